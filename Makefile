@@ -27,6 +27,7 @@ VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
+SOURCES  := $(wildcard src/memo*.* src/*/*.h src/*/*/*.h)
 EXTRAS   := $(wildcard extras/*.h)
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
@@ -46,8 +47,14 @@ ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell mkdir -p build 2>/dev/null && test -w build && echo yes),)
 $(error $(CURDIR)/build cannot be written; copy the project to a folder that can)
 endif
-include build/config.mk
+include build/config.mk $(if $(SOURCES),build/joined)
 endif
+
+# The headers are joined from src/ when a room of it is newer.
+build/joined: $(SOURCES) scripts/amalgamate
+	@mkdir -p $(@D)
+	@scripts/amalgamate
+	@: >$@
 
 # If the set-up fails, make ends with the message of the set-up alone: config.mk holds it until make reads it.
 build/config.mk: scripts/setup.sh
@@ -336,8 +343,9 @@ format: ## format all C sources with clang-format
 	@$(call need,clang-format,clang-format)
 	clang-format -i $(FORMATTED)
 
-format-check: ## list the sources that are not formatted, too wide lines, and long functions without paragraphs
+format-check: ## compare the headers with src/; list the sources that are not formatted, too wide lines, and long functions without paragraphs
 	@$(call need,clang-format,clang-format)
+	@scripts/amalgamate --check
 	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
 	@sh tests/test_compile.sh style:
 
@@ -346,7 +354,7 @@ format-check: ## list the sources that are not formatted, too wide lines, and lo
 VERSION = $(shell sed -n 's/^\#define MEMO_VERSION_[MP][A-Z]* *\([0-9][0-9]*\).*/\1/p' memo.h | paste -sd. -)
 
 release: ## make a release VERSION=1.2.3: headers, changelog, commit, tag, archive and checksum; pushes nothing
-	@sh scripts/release.sh "$(VERSION)" $(HEADERS) $(EXTRAS)
+	@sh scripts/release.sh "$(VERSION)" $(HEADERS:%=src/%) $(EXTRAS)
 
 # memo.pc names both folders of headers.
 INSTALLED = $(HEADERS:%=include/%) $(EXTRAS:%=include/memo/%) share/pkgconfig/memo.pc \

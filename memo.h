@@ -1,3 +1,4 @@
+/* memo.h: made from src/ by scripts/amalgamate; edit there. */
 /* memo.h - memory for long-context transformer training: plan it, replay it, move it.
  *
  * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  This

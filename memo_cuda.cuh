@@ -1,3 +1,4 @@
+/* memo_cuda.cuh: made from src/ by scripts/amalgamate; edit there. */
 /* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
  *
  * In exactly one .cu file (memo.h's implementation may be there too, or in a C file):

@@ -1,3 +1,4 @@
+/* memo_plan.h: made from src/ by scripts/amalgamate; edit there. */
 /* memo_plan.h - the planners: where every tensor goes, how many rows travel.
  *
  * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).

@@ -1,3 +1,4 @@
+/* memo_sp.h: made from src/ by scripts/amalgamate; edit there. */
 /* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
  * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as

@@ -1,7 +1,7 @@
 #!/bin/sh
-# release.sh - makes a release: the version in every header, the changelog, a commit, a tag, an archive and its checksum.
+# release.sh - makes a release: the version in every template of src/ and header of extras/, the changelog, a commit, a tag, an archive and its checksum.
 #
-#   sh scripts/release.sh VERSION HEADER...
+#   sh scripts/release.sh VERSION TEMPLATE_OR_HEADER...
 #
 # Runs in the root of a git repository without uncommitted changes.  Nothing is pushed.
 set -eu
@@ -23,6 +23,7 @@ END
 sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $major/" -e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $minor/" \
     -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $patch/" \
     -e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $major || MEMO_VERSION_MINOR != $minor/" "$@"
+scripts/amalgamate
 # Recipes, and the lines of packaging/README.md; the first version of Spack's list is the new one.
 if [ -d packaging ]; then
     sed -i "s/\"version\": \"[0-9.]*\"/\"version\": \"$version\"/" packaging/vcpkg/vcpkg.json

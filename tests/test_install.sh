@@ -69,7 +69,7 @@ fixed_tree() {
 
 # A release in a clone: the headers match and refuse memo.h of another, the tag has them, and the archive is the tag's.
 releases() {
-    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras scripts packaging "$folder/next/" || return 1
+    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh src extras scripts packaging "$folder/next/" || return 1
     mkdir "$folder/next/docs" && cp docs/changelog.md "$folder/next/docs/" && echo build/ >"$folder/next/.gitignore" &&
         (cd "$folder/next" && git init -q . && git config user.name user && git config user.email user@localhost &&
             git add . && git commit -qm begin &&

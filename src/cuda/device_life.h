@@ -1,0 +1,203 @@
+#pragma once
+#include "cuda/device.h"
+#include "cuda/host_functions.h"
+/* ---- >>device life ------------------------------------------------------------------------------
+ * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
+ * runs on it. */
+
+const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
+    static const char* const names[] = {"none", "huge pages of the pool, registered",
+                                        "transparent huge pages, registered",
+                                        "usual pages, registered", "cudaHostAlloc"};
+    return (unsigned)kind <= MEMO_CUDA_HOST_CUDA ? names[kind] : "unknown";
+}
+
+MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
+    const struct {
+        const char* name;
+        int64_t value, most;
+    } fields[] = {{"ordinal", desc->ordinal, INT32_MAX},
+                  {"host_threads", desc->host_threads, INT32_MAX},
+                  {"local_ranks", desc->local_ranks, INT32_MAX},
+                  {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
+                  {"device_memory_bytes", desc->device_memory_bytes, MEMOB_BYTES_MAX},
+                  {"host_memory_bytes", desc->host_memory_bytes, MEMOB_BYTES_MAX},
+                  {"phantom_bytes", desc->phantom_bytes, MEMOB_BYTES_MAX / 2},
+                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOB_BYTES_MAX / 2}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)
+        status = memob_check_integer("memo_cuda_device_desc", fields[i].name, fields[i].value, 0,
+                                     fields[i].most, error);
+    return status;
+}
+
+/* Properties of the GPU that change what calls do. */
+MEMOI memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error) {
+    const char* connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int max_pitch = 0;
+    memo_status status = MEMOI_CUDA_CALL(
+        cudaDeviceGetAttribute, (&max_pitch, cudaDevAttrMaxPitch, cuda->desc.ordinal), error);
+    cuda->max_pitch_bytes = (size_t)max_pitch;
+    if (!status)
+        status = MEMOI_CUDA_CALL(
+            cudaDeviceGetAttribute,
+            (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->desc.ordinal),
+            error);
+    if (connections && atoi(connections) == 1)
+        memoi_cuda_log(&cuda->desc.log,
+                       "CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one hardware queue, "
+                       "and copies overlap less with computation; 8 or more is better");
+    return status;
+}
+
+/* What the device takes from CUDA; memo_cuda_device_destroy gives back any part of it. */
+MEMOI memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
+    memo_status status = memoi_cuda_driver_open(&cuda->driver, error);
+    if (!status)
+        status = MEMOI_CUDA_DRIVER(&cuda->driver, retain, cuDevicePrimaryCtxRetain,
+                                   (&cuda->context, cuda->desc.ordinal), error);
+    if (status) return status;
+    memoi_cuda_on on(cuda, error);
+    status = on.status;
+    if (!status) status = memoi_cuda_read_attributes(cuda, error);
+    if (!status)
+        status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
+                                 error);
+    if (!status) status = memoi_cuda_prepare_worker(cuda, error);
+    if (!status && cuda->desc.phantom_bytes)
+        status = memoi_cuda_phantom_make(cuda, cuda->desc.phantom_bytes,
+                                         cuda->desc.phantom_chunk_bytes, &cuda->phantom, error);
+    return status;
+}
+
+MEMOI void memoi_cuda_fill_table(memoi_cuda* cuda) {
+    memo_device* table = &cuda->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = cuda->phantom ? "cuda phantom" : "cuda";
+    table->context = cuda;
+
+#define MEMOI_CUDA_SET(function) table->function = memoi_cuda_##function;
+    MEMOB_DEVICE_FUNCTIONS(MEMOI_CUDA_SET)
+    MEMOI_CUDA_SET(event_create_untimed)
+    MEMOI_CUDA_SET(launch_host)
+#ifdef MEMO_SP_H
+    MEMOI_CUDA_SET(row_kernel)
+#endif
+}
+
+memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,
+                                    memo_error* error) {
+    memoi_cuda* cuda;
+    memo_status status = memoi_cuda_check_desc(desc, error);
+    int n_devices = 0;
+    *device = NULL;
+    if (!status) status = MEMOI_CUDA_CALL(cudaGetDeviceCount, (&n_devices), error);
+    if (status) return status;
+    if (desc->ordinal >= n_devices)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_device_desc.ordinal: no such GPU (%d); CUDA has %d",
+                              (int)desc->ordinal, n_devices);
+
+    /* What failed half-way is given back by destroy. */
+    cuda = (memoi_cuda*)memob_calloc(1, sizeof *cuda);
+    if (!cuda) return memob_no_memory(error, "a CUDA device");
+    cuda->magic = MEMOI_CUDA_MAGIC;
+    cuda->desc = *desc;
+    cuda->table.context = cuda;
+    pthread_mutex_init(&cuda->mutex, NULL);
+    pthread_cond_init(&cuda->has_work, NULL);
+    status = memoi_cuda_acquire(cuda, error);
+    if (status) {
+        memo_cuda_device_destroy(&cuda->table);
+        return status;
+    }
+    memoi_cuda_fill_table(cuda);
+    *device = &cuda->table;
+    return MEMO_STATUS_OK;
+}
+
+/* Also of a device around it, such as a recorder's.  NULL: memo_cuda_device_create made none. */
+MEMOI memoi_cuda* memoi_cuda_of(const memo_device* device) {
+    for (; device; device = MEMO_DEVICE_HAS(device, inner) ? device->inner : NULL) {
+        memoi_cuda* cuda = (memoi_cuda*)device->context;
+        if (cuda && cuda->magic == MEMOI_CUDA_MAGIC) return cuda;
+    }
+    return NULL;
+}
+
+void memo_cuda_device_destroy(memo_device* device) {
+    memoi_cuda* cuda = memoi_cuda_of(device);
+    memoi_cuda_block* block;
+    if (!cuda || device->context != cuda) return;
+    if (cuda->context) {
+        memoi_cuda_on on(cuda, NULL);
+        /* Nothing uses the memory any more, unless CUDA refuses all calls after an error. */
+        if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), NULL);
+        memoi_cuda_end_worker(cuda);
+        while ((block = cuda->device_blocks) != NULL) {
+            cuda->device_blocks = block->next;
+            (void)memoi_cuda_release_device(cuda, block, NULL);
+        }
+        while ((block = cuda->host_blocks) != NULL) {
+            cuda->host_blocks = block->next;
+            (void)memoi_cuda_release_host(cuda, block, NULL);
+        }
+        memoi_cuda_phantom_destroy(cuda->phantom);
+        if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
+    }
+
+    if (cuda->context) (void)cuda->driver.release_context(cuda->desc.ordinal);
+    pthread_mutex_destroy(&cuda->mutex);
+    pthread_cond_destroy(&cuda->has_work);
+    cuda->magic = 0;
+    MEMO_FREE(cuda);
+}
+
+void memo_cuda_device_fail(void* device, const memo_error* why) {
+    memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
+    if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
+}
+
+/* This thread's device reaches another GPU. */
+MEMOI memo_status memoi_cuda_reach(int own, int other, memo_error* error) {
+    int can = 0;
+    memo_status status = MEMOI_CUDA_CALL(cudaDeviceCanAccessPeer, (&can, own, other), error);
+    cudaError_t code;
+    if (status) return status;
+    if (!can)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_enable_peers: GPU %d does not reach the memory of GPU %d; "
+                              "use the NCCL back end",
+                              own, other);
+    code = cudaDeviceEnablePeerAccess(other, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+        memoi_cuda_forget(code);
+        return MEMO_STATUS_OK;
+    }
+    return memo_cuda_check_at(code, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__, error);
+}
+
+memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0; i < n && !status; i++)
+        for (int32_t k = 0; k < n && !status; k++) {
+            const memoi_cuda *own = memoi_cuda_of(devices[i]), *other = memoi_cuda_of(devices[k]);
+            if (!own || !other)
+                return MEMOB_INVALID(error,
+                                     "memo_cuda_enable_peers: device %d is not of CUDA; pass "
+                                     "devices from memo_cuda_device_create",
+                                     (int)(own ? k : i));
+            memoi_cuda_on on(own, error);
+            status = on.status;
+            if (!status && own->desc.ordinal != other->desc.ordinal)
+                status = memoi_cuda_reach(own->desc.ordinal, other->desc.ordinal, error);
+        }
+    return status;
+}
+
+void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {
+    const memoi_cuda* cuda = memoi_cuda_of(device);
+    memset(stats, 0, sizeof *stats);
+    if (cuda) *stats = cuda->stats;
+}

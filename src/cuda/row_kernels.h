@@ -1,0 +1,191 @@
+#pragma once
+#include "sp/row_kernels.h"
+#include "cuda/state.h"
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: grids.  Knows nothing of the arithmetic, which memo_sp.h has for host and GPU. */
+#ifdef MEMO_SP_H
+#define MEMO_CUDA_ROW_KERNELS
+#include "memo_sp.h" /* its row bodies */
+
+#define MEMOI_CUDA_THREADS 256
+
+/* Enough threads to fill the GPU several times, not more than there are items. */
+MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsigned* n_blocks,
+                                  memo_error* error) {
+    int ordinal = 0, n_processors = 0;
+    int64_t wanted = n_items / items_per_block + (n_items % items_per_block != 0), most;
+    memo_status status = MEMOI_CUDA_CALL(cudaGetDevice, (&ordinal), error);
+    if (!status)
+        status = MEMOI_CUDA_CALL(cudaDeviceGetAttribute,
+                                 (&n_processors, cudaDevAttrMultiProcessorCount, ordinal), error);
+    most = (int64_t)n_processors * 32;
+    *n_blocks = (unsigned)(wanted < most ? wanted : most);
+    return status;
+}
+
+#define MEMOI_CUDA_ITEMS(name, desc_type, item_function)                                           \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)                                   \
+        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_items) {      \
+        int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;                             \
+        for (; item < n_items; item += (int64_t)gridDim.x * blockDim.x)                            \
+            item_function(&desc, item);                                                            \
+    }
+
+MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
+MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
+MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
+MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
+
+/* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
+#define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
+
+MEMOI __device__ int64_t memoi_cuda_first_row(void) {
+    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * MEMOI_CUDA_WARP_ROWS;
+}
+MEMOI __device__ int64_t memoi_cuda_row_step(void) {
+    return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
+}
+
+/* Four blocks at a time; without the bound the compiler uses registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
+    memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
+    int64_t first = memoi_cuda_first_row();
+    for (; first < n_rows; first += memoi_cuda_row_step()) {
+        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
+        float a = 0, b = 0;
+        if (row < n_rows) {
+            place = memo_merge_place(&merge, row);
+            a = merge.lse[place];
+            b = merge.part_lse[place];
+            memo_merge_lane(&merge, row, lane, memo_merge_weights_of(a, b));
+        }
+        __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
+        if (row < n_rows && lane == 0) merge.lse[place] = memo_merge_lse(a, b);
+    }
+}
+
+MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
+
+/* Shuffles move 32 bits. */
+template <typename Value>
+static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) {
+    float words[sizeof value / 4];
+    memcpy(words, &value, sizeof value);
+#ifdef __CUDA_ARCH__ /* host compilers do not know it */
+#pragma unroll
+#endif
+    for (int k = 0; k < (int)(sizeof value / 4); k++)
+        words[k] = __shfl_xor_sync(0xffffffffu, words[k], apart, n_lanes);
+    memcpy(&value, words, sizeof value);
+    return value;
+}
+
+/* The order of joins is fixed.  Four blocks at a time, as above; five, if a warp has one row. */
+#define MEMOI_CUDA_LANES(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)      \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, (n_lanes) == 32 ? 5 : 4)          \
+        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
+        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
+        int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                         \
+        int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
+        for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
+            int64_t row = first + threadIdx.x % 32 / (n_lanes);                                    \
+            value_type value = value_type();                                                       \
+            int apart;                                                                             \
+            if (row < n_rows) value = lane_of(&desc, row, lane);                                   \
+            for (apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
+                value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                    \
+            if (row < n_rows && lane == 0) end(&desc, row, value);                                 \
+        }                                                                                          \
+    }
+MEMO_ROW_JOINS(MEMOI_CUDA_LANES)
+
+/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
+ * error, not an earlier one. */
+template <typename Desc>
+static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_blocks,
+                                     memo_stream stream, const Desc& desc, int64_t n_items) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(n_blocks, 1, 1);
+    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    return cudaLaunchKernelEx(&config, kernel, desc, n_items);
+}
+
+/* A warp per 4 rows and heads, as for merge. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+    memoi_cuda_sinks_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_places) {
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
+    int64_t first = memoi_cuda_first_row();
+    for (; first < n_places; first += memoi_cuda_row_step()) {
+        int64_t place = first + threadIdx.x % 32 / MEMO_ROW_LANES;
+        if (place < n_places) memo_sink_lane(&sinks, place, lane);
+        __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
+        if (place < n_places && lane == 0) memo_sink_end(&sinks, place);
+    }
+}
+
+#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
+
+/* One grid for the items of a resolved desc; none if there are none. */
+template <typename Desc>
+static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream stream,
+                                      const void* desc, int64_t n_items, int64_t items_per_block,
+                                      memo_error* error) {
+    unsigned n_blocks = 0;
+    memo_status status;
+    if (n_items == 0) return MEMO_STATUS_OK;
+    status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);
+    if (status) return status;
+    return memo_cuda_check_at(
+        memoi_cuda_launch(kernel, n_blocks, stream, *(const Desc*)desc, n_items),
+        "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+}
+
+MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
+                                            const memo_row_desc& d, memo_error* error) {
+    const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_ROWS_PER_BLOCK,
+                  warps = MEMOI_CUDA_THREADS / MEMO_LOSS_LANES;
+    switch (kind) {
+#define MEMOI_CUDA_CASE(kind, kernel, n_items, per_block)                                          \
+    case kind:                                                                                     \
+        return memoi_cuda_enqueue(memoi_cuda_##kernel##_kernel, stream, &d, n_items, per_block,    \
+                                  error);
+        MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.add.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
+        MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
+                        items)
+        MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0 && d.entropy.sums, 1)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
+        MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
+        MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
+    }
+    return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
+}
+
+MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
+                                             const memo_row_call* call, memo_error* error) {
+    (void)context;
+    return memoi_cuda_run_row_kernel(stream, call->kind, *(const memo_row_desc*)call->desc, error);
+}
+
+/* A device with nothing else. */
+memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
+                                 memo_error* error) {
+    memo_device here = {};
+    here.struct_bytes = sizeof here;
+    here.row_kernel = memoi_cuda_row_kernel_here;
+    return memo_row_kernel(&here, stream, kind, desc, error);
+}
+
+MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
+                                        const memo_row_call* call, memo_error* error) {
+    memoi_cuda_on on((memoi_cuda*)context, error);
+    return on.status ? on.status : memoi_cuda_row_kernel_here(context, stream, call, error);
+}
+#endif /* MEMO_SP_H */
+

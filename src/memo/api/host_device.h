@@ -1,0 +1,44 @@
+#pragma once
+/* ---- 6 host device: threads as streams ----------------------------------------------------------
+ *
+ * A device of host memory, for tests, for trainers on CPUs, and for experiments with schedules.
+ * Each stream is a thread with a queue, so copies and functions really run later and on another
+ * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
+ * Such times count from the moment when the stream could begin, as events show: a thread that wakes
+ * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
+ * so that a race detector finds a missing wait. */
+#ifndef MEMO_NO_HOST_DEVICE
+
+typedef struct memo_host_device_desc {
+    int64_t device_memory_bytes; /* capacity of device_alloc; 0: no limit */
+    int64_t host_memory_bytes;   /* capacity of host_alloc; 0: no limit */
+    /* Rate of copies; 0: no limit. */
+    double to_host_bytes_per_s;
+    double to_device_bytes_per_s;
+    int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
+} memo_host_device_desc;
+
+typedef struct memo_host_device_stats {
+    int64_t device_bytes, device_peak_bytes;
+    int64_t host_bytes, host_peak_bytes;
+    int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
+} memo_host_device_stats;
+
+#define MEMO_HOST_ARGS_BYTES 640
+
+MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
+                                             memo_device** device, memo_error* error);
+/* Waits for all streams, then frees all memory of the device. */
+MEMO_API void memo_host_device_destroy(memo_device* device);
+/* Enqueues function(args); the thread of stream runs it.  args are copied: at most
+ * MEMO_HOST_ARGS_BYTES. */
+MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
+                                             memo_host_function function, const void* args,
+                                             int64_t args_bytes, memo_error* error);
+/* Enqueues an operation that takes duration_s and uses no processor. */
+MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
+                                            double duration_s, memo_error* error);
+MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
+
+#endif
+

@@ -1,0 +1,22 @@
+#pragma once
+/* ---- 8 states: weights, gradients, optimizer states ---------------------------------------------
+ *
+ * A *state* is bytes of a layer that live from step to step.  The desc of a session (memo_plan.h,
+ * States) lists the states and the passes that use them. */
+
+enum {
+    MEMO_STATE_FORWARD = 1,  /* the forward reads it */
+    MEMO_STATE_BACKWARD = 2, /* the backward reads it */
+    MEMO_STATE_UPDATE = 4,   /* the update reads and writes it */
+    MEMO_STATE_GRADIENT = 8, /* the backward adds to it, the update reads it; no other use */
+    MEMO_STATE_WEIGHTS = 7   /* each pass uses it */
+};
+
+typedef struct memo_state {
+    const char* name;   /* no blanks */
+    int64_t size_bytes; /* of each layer that has the state */
+    uint32_t uses;  /* sum of the constants above; without UPDATE or GRADIENT: not copied back */
+    uint32_t kinds; /* bit k: layers of kind k have the state; 0: all layers */
+} memo_state;
+#define MEMO_STATES_MAX 32
+

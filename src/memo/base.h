@@ -1,0 +1,416 @@
+#pragma once
+/* ---- >>base -------------------------------------------------------------------------------------
+ * Knows: errors, numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
+ * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
+
+/* Internal functions are static, and cause no warning if a build does not use them. */
+#define MEMOI static MEMO_UNUSED
+
+/* Of functions that many places call, where the time of a call does not matter. */
+#define MEMOB_NOINLINE __attribute__((noinline))
+
+/* No sum of sizes exceeds this, so that the sum of two never overflows. */
+#define MEMOB_BYTES_MAX ((int64_t)1 << 62)
+
+/* Bytes.  Every address that device_alloc returns is a multiple of it. */
+#define MEMOB_DEVICE_ALIGNMENT 512
+
+/* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
+#define MEMOB_STREAMS 64
+
+/* The functions of a device: that every engine calls, that every device of memo has, and others. */
+#define MEMOB_DEVICE_MEMORY(X)  X(device_alloc) X(device_free) X(host_alloc) X(host_free)
+#define MEMOB_DEVICE_STREAMS(X) X(stream_create) X(stream_destroy) X(stream_synchronize) X(copy)
+#define MEMOB_DEVICE_EVENTS(X)                                                                     \
+    X(event_create)                                                                                \
+    X(event_destroy) X(event_record) X(event_wait) X(event_synchronize) X(event_elapsed)
+#define MEMOB_DEVICE_NEEDS(X) MEMOB_DEVICE_MEMORY(X) MEMOB_DEVICE_STREAMS(X) MEMOB_DEVICE_EVENTS(X)
+#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
+    MEMOB_DEVICE_NEEDS(X) X(memory_info) X(event_query) X(copy_rows) X(fill) X(status)
+#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
+
+/* Sets error like memo_error_set, and is the status. */
+#define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+
+/* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
+MEMOI MEMOB_NOINLINE memo_status memob_no_memory(memo_error* error, const char* what) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
+#define MEMOB_DOUBLE_MAX 1.7976931348623157e308
+
+/* Never true for NaN and infinity, by their bits: -ffast-math lets a compiler assume that no value
+ * is NaN. */
+MEMOI int memob_is_in(double value, double least, double most) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
+}
+
+/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid". */
+MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
+                                                     int64_t value, int64_t least, int64_t most,
+                                                     memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (most == INT32_MAX || most == INT64_MAX)
+        return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
+                             field, (long long)value, (long long)least);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
+                         (long long)value, (long long)least, (long long)most);
+}
+
+MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
+                                                  double least, double most, memo_error* error) {
+    if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
+                         least, most);
+}
+
+/* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
+MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* field,
+                                                  double bytes_per_s, memo_error* error) {
+    if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
+                         desc, field, bytes_per_s);
+}
+
+/* Checks the arguments of a device's copy_rows. */
+MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t to_stride_bytes,
+                                   const void* from, int64_t from_stride_bytes, int64_t row_bytes,
+                                   int64_t n_rows, memo_error* error) {
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
+        return MEMOB_INVALID(error,
+                             "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+                             (long long)n_rows, (long long)row_bytes);
+    if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
+                       to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
+                       from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
+        return MEMOB_INVALID(
+            error,
+            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
+            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
+            (long long)row_bytes);
+    if ((!to || !from) && row_bytes > 0 && n_rows > 0)
+        return MEMOB_INVALID(error, "copy.%s: NULL; pass an address", to ? "from" : "to");
+    return MEMO_STATUS_OK;
+}
+
+/* -1, 0 or 1: a is below, equal to or above b. */
+MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+/* For qsort: the smallest first. */
+MEMOI int memob_compare_doubles(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
+MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The next multiple of alignment, which may be any positive number. */
+MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
+    int64_t remainder = value % alignment;
+    return remainder ? value + (alignment - remainder) : value;
+}
+
+/* --- arrays --- */
+
+/* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
+ * means failure.  The caller frees it with MEMO_FREE. */
+MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
+    void* result;
+    if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
+    if (count == 0) count = 1;
+    result = MEMO_MALLOC((size_t)count * element_bytes);
+    if (result) memset(result, 0, (size_t)count * element_bytes);
+    return result;
+}
+
+/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer
+ * to it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
+MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes) {
+    int64_t larger;
+    void *old, *moved;
+    if (needed <= *capacity) return 1;
+    larger = *capacity < 16 ? 16 : *capacity;
+    while (larger < needed) larger *= 2;
+    moved = memob_calloc(larger, element_bytes);
+    if (!moved) return 0;
+    memcpy(&old, array, sizeof old); /* a pointer of any type */
+    if (old) memcpy(moved, old, (size_t)*capacity * element_bytes);
+    MEMO_FREE(old);
+    memcpy(array, &moved, sizeof moved);
+    *capacity = larger;
+    return 1;
+}
+
+/* Room for n_more elements behind the first n of an array that only this function allocates: its
+ * capacity is the power of two from n on, at least 16.  New elements are zero.  On failure the
+ * array is unchanged. */
+MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_bytes) {
+    int64_t capacity = 16;
+    void* first;
+    memcpy(&first, array, sizeof first); /* a pointer of any type */
+    if (!first) return memob_reserve(array, &n, n + n_more, element_bytes);
+    if (n > capacity) capacity = (int64_t)1 << (64 - __builtin_clzll((uint64_t)n - 1));
+    return n_more <= capacity - n || memob_reserve(array, &capacity, n + n_more, element_bytes);
+}
+
+/* Arrays that are freed together; all zero is none. */
+typedef struct memob_arrays {
+    void* latest;   /* each array begins after the address of the one before it */
+    int32_t failed; /* there was no memory for one of them */
+} memob_arrays;
+
+#define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
+
+/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
+MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
+                                            size_t element_bytes) {
+    int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
+    char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
+                      ? NULL
+                      : (char*)memob_calloc(count + n_more, element_bytes);
+    if (!block) {
+        arrays->failed = 1;
+        return NULL;
+    }
+    memcpy(block, &arrays->latest, sizeof arrays->latest);
+    arrays->latest = block;
+    return block + MEMOI_ARRAYS_HEAD;
+}
+
+/* The same, of a type. */
+#define MEMOB_ARRAY(arrays, type, count) ((type*)memob_arrays_add(arrays, count, sizeof(type)))
+
+MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
+    while (arrays->latest) {
+        void* block = arrays->latest;
+        memcpy(&arrays->latest, block, sizeof arrays->latest);
+        MEMO_FREE(block);
+    }
+    arrays->failed = 0;
+}
+
+/* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
+ * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to
+ * measure and to take. */
+MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
+                        int64_t alignment) {
+    int64_t at = *used_bytes;
+    *used_bytes = memob_align_up(at + count * (int64_t)element_bytes, alignment);
+    return block ? block + at : NULL;
+}
+
+/* FNV-1a. */
+MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
+    uint64_t hash = 14695981039346656037u;
+    for (int64_t i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
+    return hash;
+}
+
+/* --- hash map, open addressing --- */
+
+/* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
+typedef struct memob_map {
+    int64_t* keys;
+    int64_t* values; /* -1: never used, -2: removed */
+    int64_t capacity, n_filled;
+} memob_map;
+
+MEMOI MEMOB_NOINLINE void memob_map_free(memob_map* map) {
+    MEMO_FREE(map->keys);
+    MEMO_FREE(map->values);
+    memset(map, 0, sizeof *map);
+}
+
+MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
+    uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15u;
+    int64_t slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)(map->capacity - 1)), removed = -1;
+    while (map->values[slot] != -1 && (map->values[slot] == -2 || map->keys[slot] != key)) {
+        if (map->values[slot] == -2 && removed < 0) removed = slot;
+        slot = (slot + 1) & (map->capacity - 1);
+    }
+    return map->values[slot] == -1 && removed >= 0 ? removed : slot;
+}
+
+/* The value of key, or -1. */
+MEMOI int64_t memob_map_get(const memob_map* map, int64_t key) {
+    int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
+    return value < 0 ? -1 : value;
+}
+
+MEMOI void memob_map_remove(memob_map* map, int64_t key) {
+    int64_t slot;
+    if (!map->capacity) return;
+    slot = memoi_map_slot(map, key);
+    if (map->values[slot] >= 0) map->values[slot] = -2;
+}
+
+/* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
+MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
+    int64_t slot;
+
+    /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
+    if (map->n_filled * 2 >= map->capacity) {
+        memob_map grown = MEMO_ZERO(memob_map);
+        int64_t n_kept = 0;
+        for (int64_t i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
+        grown.capacity = 32;
+        while (grown.capacity < 4 * (n_kept + 1)) grown.capacity *= 2;
+        grown.keys = (int64_t*)memob_calloc(grown.capacity, sizeof(int64_t));
+        grown.values = (int64_t*)memob_calloc(grown.capacity, sizeof(int64_t));
+        if (!grown.keys || !grown.values) {
+            memob_map_free(&grown);
+            return 0;
+        }
+        for (int64_t i = 0; i < grown.capacity; i++) grown.values[i] = -1;
+        for (int64_t i = 0; i < map->capacity; i++) /* the new table has room */
+            if (map->values[i] >= 0) (void)memob_map_put(&grown, map->keys[i], map->values[i]);
+        memob_map_free(map);
+        *map = grown;
+    }
+
+    slot = memoi_map_slot(map, key);
+    if (map->values[slot] == -1) map->n_filled++;
+    map->keys[slot] = key;
+    map->values[slot] = value;
+    return 1;
+}
+
+/* --- sorting by key --- */
+
+/* A key and the index of its owner. */
+typedef struct memob_keyed {
+    int64_t key, index;
+} memob_keyed;
+
+MEMOI memob_keyed memoi_keyed_of(int64_t key, int64_t index) {
+    const memob_keyed keyed = {key, index};
+    return keyed;
+}
+
+/* For qsort: by key, then by index. */
+MEMOI int memob_keyed_compare(const void* left, const void* right) {
+    const memob_keyed* a = (const memob_keyed*)left;
+    const memob_keyed* b = (const memob_keyed*)right;
+    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
+}
+
+/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
+    int64_t largest = 0, sum = 0;
+    memob_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+
+    for (int64_t i = 0; i < n; i++) {
+        largest = memob_max(largest, list[i].key);
+        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+
+    /* By counting if keys are small; without memory, or with large keys, by comparing. */
+    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
+        return;
+    }
+
+    for (int64_t i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (int64_t i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (int64_t i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
+}
+
+/* --- clock --- */
+
+/* The monotonic clock, in nanoseconds and in seconds. */
+MEMOI MEMOB_NOINLINE int64_t memob_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+}
+
+MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
+
+/* time_ns, 0 or above, as a timespec. */
+MEMOI struct timespec memoi_timespec(int64_t time_ns) {
+    struct timespec time;
+    time.tv_sec = (time_t)(time_ns / 1000000000);
+    time.tv_nsec = (long)(time_ns % 1000000000);
+    return time;
+}
+
+/* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
+MEMOI void memob_sleep_until(int64_t time_ns) {
+    struct timespec time;
+#if defined(__APPLE__) /* no clock_nanosleep */
+    int64_t left_ns;
+    while ((left_ns = time_ns - memob_now_ns()) > 0) {
+        time = memoi_timespec(left_ns);
+        nanosleep(&time, NULL);
+    }
+#else
+    time = memoi_timespec(time_ns);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+    }
+#endif
+}
+
+/* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
+MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_bytes) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    while (size_bytes >= 1024 && unit < 5) {
+        size_bytes /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
+    return buffer;
+}
+
+/* --- threads --- */
+
+/* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
+#define MEMOB_SPINS 64
+
+MEMOI void memob_spin_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* The first failure of several threads; all zero is none.  memob_failure_keep keeps the one that
+ * comes first; a failure can be read when it returns, also by a thread that came later. */
+typedef struct memob_failure {
+    int32_t is_claimed, is_kept;
+    memo_error error; /* valid if memob_failure_is_kept */
+} memob_failure;
+
+MEMOI int memob_failure_is_kept(const memob_failure* failure) {
+    return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
+}
+
+MEMO_PRINTF(3, 4)
+MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
+    /* Claimed, written, then published. */
+    if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
+        va_list arguments;
+        failure->error.status = status;
+        va_start(arguments, format);
+        vsnprintf(failure->error.message, sizeof failure->error.message, format, arguments);
+        va_end(arguments);
+        __atomic_store_n(&failure->is_kept, 1, __ATOMIC_SEQ_CST);
+    }
+    while (!memob_failure_is_kept(failure)) memob_spin_pause();
+}
+

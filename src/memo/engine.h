@@ -1,0 +1,155 @@
+#pragma once
+#include "memo/spill_file.h"
+/* ---- >>engine -----------------------------------------------------------------------------------
+ * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
+ * moves. */
+
+/* The streams.  Copies are on the two in the middle. */
+enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
+
+typedef struct memob_engine {
+    memo_device device;
+    memo_stream streams[4];   /* MEMOB_SWAP_COMPUTE to _FILE */
+    int32_t borrowed;         /* bit k: stream k is the caller's */
+    int32_t computes_on_host; /* the calling thread computes, not a stream */
+    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    int32_t n_events;
+    memob_spill_op* spill_ops; /* even: writes of the file, odd: reads */
+    memob_spill_file file;
+    char *device_memory, *host_memory;
+    int32_t owns_device_memory, owns_host_memory;
+    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
+
+    /* Of the call that is under way.  After a failure the rest of the call does nothing. */
+    memo_status status;
+    memo_error* error;
+} memob_engine;
+
+/* An address in memory that a dry run or a planner may lack. */
+MEMOI void* memoi_at(const void* memory, int64_t offset) {
+    return (void*)((uintptr_t)memory + (uintptr_t)offset);
+}
+
+/* An engine that has nothing yet, on a device that was checked. */
+MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
+                              memo_stream compute_stream, int32_t computes_on_host) {
+    memset(e, 0, sizeof *e);
+    (void)memob_device_take(&e->device, device, "", NULL);
+    e->file.fd = -1;
+    e->streams[MEMOB_SWAP_COMPUTE] = compute_stream;
+    e->computes_on_host = computes_on_host;
+}
+
+/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
+ * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
+ * messages.  memob_engine_release frees whatever was taken. */
+MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
+                                       int64_t host_bytes, const memo_stream* copy_streams,
+                                       int n_streams, memo_error* error) {
+    static const char* const names[] = {"compute", "to host", "to device", "file"};
+    void *on_device = e->device_memory, *on_host = e->host_memory;
+    memo_status status = MEMO_STATUS_OK;
+
+    /* Memory. */
+    if (!on_device && device_bytes) {
+        status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
+        if (status) return status;
+        e->owns_device_memory = 1;
+    }
+    e->device_memory = (char*)on_device;
+    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
+        return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
+                             MEMOB_DEVICE_ALIGNMENT);
+    if (!on_host && host_bytes) {
+        status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
+        if (status) return status;
+        e->owns_host_memory = 1;
+    }
+    e->host_memory = (char*)on_host;
+
+    /* Streams and events. */
+    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
+        if (copy_streams) e->streams[i] = copy_streams[i - 1];
+        if (e->streams[i])
+            e->borrowed |= 1 << i;
+        else
+            status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
+    }
+    for (int32_t i = 0; i < e->n_events && !status; i++)
+        status = memo_event_create_untimed(&e->device, &e->events[i], error);
+    return status;
+}
+
+/* Errors: UNSUPPORTED.  what: what runs by launch_host. */
+MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* desc,
+                                            const char* what, memo_error* error) {
+    if (e->device.launch_host) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "%s.device: its table has no launch_host, which %s needs; set it, or do "
+                          "without %s",
+                          desc, what, what);
+}
+
+MEMOI void memob_engine_release(memob_engine* e) {
+    const memo_device* device = &e->device;
+    if (!device->struct_bytes) return; /* it has not begun */
+
+    /* Copies use the memory below, so wait for them first. */
+    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+        if (!e->streams[i]) continue;
+        memo_stream_synchronize(device, e->streams[i], NULL);
+        if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
+    }
+    memob_spill_destroy(&e->file);
+    for (int32_t i = 0; i < e->n_events && e->events; i++)
+        if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
+    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
+    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
+}
+
+/* --- operations of a call --- */
+
+MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
+    e->status = MEMO_STATUS_OK;
+    e->error = error;
+}
+
+/* If the calling thread computes, what it computed is done. */
+MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
+    return e->computes_on_host && event < 2;
+}
+
+MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+    if (!e->status && !memoi_engine_is_done(e, event))
+        e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* If the calling thread computes, it waits in place of the compute stream. */
+MEMOI void memob_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+    if (e->status || memoi_engine_is_done(e, event)) return;
+    e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* Copies bytes between both memories. */
+MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
+                             int64_t host_begin, int64_t n_bytes) {
+    void* on_device = memoi_at(e->device_memory, device_begin);
+    void* on_host = memoi_at(e->host_memory, host_begin);
+    const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
+    if (e->status || n_bytes <= 0) return;
+    e->status =
+        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (!e->status) e->copied_bytes[is_back] += n_bytes;
+}
+
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
+    if (e->status) return;
+    e->status =
+        memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
+    if (!e->status) e->file_bytes[op & 1] += e->spill_ops[op].n_bytes;
+}
+

@@ -1,0 +1,807 @@
+#pragma once
+#include "memo/spill_file.h"
+#include "memo/swap_rows.h"
+/* ---- >>swap places ------------------------------------------------------------------------------
+ * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
+ * nothing of streams. */
+
+/* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
+MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
+                                   int64_t n_rows) {
+    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
+    return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
+    return desc->order ? desc->n_order * memoi_swap_place_steps(desc) : 2 * desc->n_layers;
+}
+
+/* What does not depend on rows of (n_visits): the order of steps. */
+MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
+    static const int32_t one[] = {0, -1};
+    const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
+    int32_t before;
+    p->n_visits = memoi_swap_count_visits(desc);
+    p->n_forwards = n;
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        memob_swap_visit* visit = &p->visits[k];
+        const int32_t of = order[k / n], i = k % n;
+        visit->is_backward = of < 0;
+        visit->step = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        visit->odd = memoi_swap_is_odd(desc, visit->step);
+        for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
+        visit->forward = of < 0 ? before * n + n - 1 - i : k;
+    }
+}
+
+/* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
+ * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
+ * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
+ * between belong to the layer that uses the buffer. */
+typedef struct memob_swap_region {
+    int64_t even_bytes, scratch_bytes, odd_bytes;
+    int64_t begin;       /* offset in device memory */
+    int64_t whole_bytes; /* of all rows; LAYER and HANDED: of all slices */
+    int64_t n_kept;      /* layers that keep the tensor, outside */
+    int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
+} memob_swap_region;
+
+/* The layer recomputes the rows that it does not swap: even layers swap their first rows, odd
+ * layers their last. */
+MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64_t swapped,
+                                memob_swap_place* place) {
+    if (swapped == desc->n_rows) return;
+    place->recompute_begin = memoi_swap_is_odd(desc, layer) ? 0 : swapped;
+    place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
+}
+
+/* A tensor with rule LAYER: two regions of all its rows, of even and odd layers.  The last layer in
+ * each is not moved. */
+MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                int sign, memob_swap_region* region, memob_swap_sum* sums,
+                                memob_swap_place* places) {
+    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
+        const int32_t slice = step % desc->n_slices;
+        const int64_t n_moved = memob_min(n_all - slice * n, n);
+        int64_t* own_bytes = step / desc->n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
+        if (!memob_layer_has(desc, step, t)) continue;
+        if (tiles[step - slice] == MEMO_ROWS_KEPT) {
+            region->n_kept += !slice;
+            continue;
+        }
+        sums[step].uses_layer += sign;
+        if (*own_bytes) {
+            sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
+            sums[step].n_layer_copies += sign;
+            region->n_fixed += !slice;
+            if (!places) continue;
+            places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
+            places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
+        } else if (!slice) {
+            *own_bytes = region->whole_bytes;
+        }
+    }
+}
+
+/* A tensor with rule ROUTED or ROUTED_ROWS: a stack of the kept rows, scratch, and room on the host
+ * for what the stack cannot hold.  Each step may waste an alignment of the stack. */
+MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                 const double* all_s, double call_s, int sign,
+                                 memob_swap_region* region, memob_swap_sum* sums,
+                                 memob_swap_place* places) {
+    const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
+    int64_t waste_bytes, most_rows, most_bytes;
+    int32_t n = 0, n_kept = 0, k = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        if (!memob_layer_has(desc, layer, t)) continue;
+        n++;
+        n_kept += tiles[layer] == MEMO_ROWS_KEPT;
+    }
+
+    if (!n) return;
+    waste_bytes = row_bytes + n * (int64_t)MEMOB_DEVICE_ALIGNMENT;
+    most_rows = desc->routed_rows_all / n < desc->routed_rows_layer ? desc->routed_rows_all
+                                                                    : n * desc->routed_rows_layer;
+    most_bytes = memob_align_up(most_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* With all rows kept the stack holds the most that there can be. */
+    region->n_kept = 0;
+    region->even_bytes = n_kept * memob_align_up(n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (n_kept == n)
+        region->even_bytes = memob_align_up(most_bytes + waste_bytes, MEMOB_DEVICE_ALIGNMENT);
+    else
+        region->scratch_bytes =
+            memob_align_up(desc->routed_rows_layer * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    region->n_fixed = is_moved && n_kept < n;
+    region->whole_bytes = memob_align_up(
+        memob_min(most_bytes, memob_max(most_bytes - region->even_bytes, 0) + waste_bytes),
+        MEMOB_DEVICE_ALIGNMENT);
+
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        memob_swap_sum* sum = &sums[layer];
+        if (!memob_layer_has(desc, layer, t)) continue;
+        sum->uses_routed += sign;
+        if (places) {
+            memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+            place->is_routed = 1;
+            place->is_recomputed = !is_moved;
+            place->is_followed = k + 1 < n;
+        }
+        k++;
+        if (k <= n_kept || k == n) continue;
+        if (is_moved && n_rows) sum->n_routed_copies += sign;
+        if (is_moved) sum->routed_bytes += sign * n_rows * row_bytes;
+        if (!is_moved && all_s && n_rows) sum->recompute_s += sign * (all_s[layer] + call_s);
+    }
+}
+
+/* A step must recompute the rows that it did not swap if a visit between its forward and its
+ * backward overwrites these rows.  That is a visit of a step that also recomputes rows; or that
+ * swaps rows in the same buffer, because recomputed rows may begin before the border.  Tensors with
+ * the same rows get the same answer, so that one recomputation serves all of these tensors. */
+MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
+                                       int64_t n_tiles, memob_swap_sum* sums) {
+    int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
+    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = 0;
+    for (k = 0; k < order->n_visits; k++) {
+        const memob_swap_visit* visit = &order->visits[k];
+        const int64_t n = tiles[visit->step];
+        int32_t* is_overwritten = &sums[visit->step].is_overwritten;
+        if (n == MEMO_ROWS_KEPT) continue;
+        if (visit->is_backward)
+            *is_overwritten |= cut > visit->forward || (n && swapped[visit->odd] > visit->forward);
+        *(n < n_tiles ? &cut : &swapped[visit->odd]) = k;
+    }
+}
+
+/* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
+ * that all kinds have, as the planner does before it adds other tiles.  tiles: the tiles that each
+ * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  all_s: time to recompute all rows of
+ * each layer, in addition to call_s; NULL: no time.  order: the visits.  places: of t from layer 0
+ * on, n_tensors apart; NULL: none. */
+MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
+                                              const int64_t* tiles, const double* all_s,
+                                              double call_s, int sign,
+                                              const memob_swap_placement* order,
+                                              memob_swap_sum* sums, memob_swap_place* places) {
+    const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
+    const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
+    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_layer = memob_swap_is_layer(desc, t);
+    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
+    const double share = 1 / (double)n; /* of a row; a division is slow */
+    memob_swap_region region = MEMO_ZERO(memob_swap_region);
+    region.whole_bytes = all_bytes;
+    if (is_layer || is_handed)
+        region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
+     * slices have, and all of a layer wait on the host: its output, or a gradient. */
+    if (is_handed) {
+        region.n_fixed = desc->n_slices > 1;
+        region.even_bytes = all_bytes;
+        region.odd_bytes = region.n_fixed * all_bytes;
+    }
+    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, sign, &region, sums, places);
+    if (memob_tensor_is_routed(desc, t)) {
+        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, sign, &region, sums, places);
+        return region;
+    }
+    if (is_layer || is_handed) return region;
+
+    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
+        const int is_odd = memoi_swap_is_odd(desc, layer);
+        memob_swap_sum* sum = &sums[layer];
+        memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
+        int64_t swapped, recomputed_bytes, own_bytes, moved;
+        double others; /* the share of the step's rows that it recomputes */
+        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
+        if (tiles[layer] == MEMO_ROWS_KEPT) {
+            region.n_kept++;
+            continue;
+        }
+        swapped = tiles[layer] == n_tiles ? n : memob_swap_rows_of_tiles(desc, layer, tiles[layer]);
+        recomputed_bytes = (n - swapped) * row_bytes;
+        own_bytes = swapped * row_bytes; /* of an odd layer: behind the second border */
+        if (swapped && is_odd) own_bytes += recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+        own_bytes = memob_align_up(own_bytes, MEMOB_DEVICE_ALIGNMENT);
+        if (!is_packed) {
+            int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
+            *most = memob_max(*most, own_bytes);
+            region.scratch_bytes = memob_max(region.scratch_bytes, recomputed_bytes);
+        } else {
+            sum->pack_bytes += all_bytes;
+            if (!swapped) sum->free_bytes += all_bytes;
+            if (swapped && recomputed_bytes > sum->cut_bytes) {
+                sum->cut_bytes = recomputed_bytes;
+                sum->cut_free_bytes = all_bytes - own_bytes;
+            }
+        }
+
+        /* The last slice may have fewer rows, but not a smaller state. */
+        moved = swapped;
+        others = (double)(n - swapped) * share;
+        if (!is_carried && desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
+            const int64_t n_own = n_all - (desc->n_slices - 1) * n;
+            moved = is_odd ? memob_max(n_own - (n - swapped), 0) : memob_min(n_own, swapped);
+            others = (double)(n_own - moved) / (double)n_own;
+        }
+
+        /* What is recomputed; of packs memoi_swap_sum_packs decides. */
+        if (swapped < n && (is_packed || sum->is_overwritten)) {
+            if (all_s && others > 0)
+                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
+                    sign * (call_s + all_s[layer] * others);
+            if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
+        }
+        if (!swapped) continue;
+
+        /* What is moved. */
+        sum->uses_buffer += sign;
+        if (is_input) {
+            sum->input_bytes += sign * moved * row_bytes;
+            sum->input_offset = sum->host_bytes;
+        }
+        if (place) {
+            place->offset =
+                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
+            place->moved_begin = is_odd ? n - swapped : 0;
+            place->moved_end = place->moved_begin + moved;
+            place->host_offset = sum->host_bytes;
+        }
+        sum->moved_bytes += sign * moved * row_bytes;
+        sum->host_bytes += sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        sum->n_copies += sign * (moved > 0);
+    }
+    region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return region;
+}
+
+/* What the packs of two visits take of the area together; at -1: none, or one of the same
+ * buffer. */
+MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, int32_t at) {
+    const memob_swap_sum *sum = &p->sums[p->visits[k].step], *other;
+    if (at < 0 || p->visits[at].odd == p->visits[k].odd) return 0;
+    other = &p->sums[p->visits[at].step];
+    if (!other->pack_bytes) return 0;
+    return sum->pack_bytes + other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
+}
+
+/* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
+ * area of packs: the most that an even and an odd layer need at once. */
+MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
+    const memob_swap_visit* visits = p->visits;
+    int64_t area_bytes = 0;
+    int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
+        memob_swap_sum* sum = &p->sums[layer];
+        if (!sum->pack_bytes) continue;
+        sum->uses_buffer = 1;
+        sum->free_bytes += sum->cut_free_bytes;
+        area_bytes = memob_max(area_bytes, sum->pack_bytes);
+    }
+
+    /* Rows of a forward stay until they have left.  Rows of a backward come back from the last
+     * visit of the buffer on, while rows there before still leave and other visits compute. */
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const int32_t odd = visits[k].odd;
+        const int32_t left[2] = {last[!odd], visits[k].is_backward ? before[odd] : -1};
+        if (!p->sums[visits[k].step].pack_bytes) continue;
+        for (int32_t q = 0; q < 2; q++)
+            if (left[q] >= 0 && !visits[left[q]].is_backward)
+                area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, left[q]));
+        for (int32_t q = last[odd] + 1; q < k && visits[k].is_backward; q++)
+            area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, q));
+        before[odd] = last[!odd];
+        last[odd] = k;
+    }
+
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_swap_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->step];
+        if (!visit->is_backward || !sum->pack_bytes || sum->is_pack_overwritten) continue;
+        for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
+            const int64_t n_bytes = p->sums[p->visits[q].step].pack_bytes;
+            sum->is_pack_overwritten = n_bytes && (p->visits[q].odd == visit->odd ||
+                                                   sum->pack_bytes > area_bytes - n_bytes);
+        }
+        if (sum->is_pack_overwritten) sum->recompute_s += sum->packed_s;
+    }
+    return area_bytes;
+}
+
+/* After all tensors: sets the order of visits in the rounding buffers.  A step whose backward is
+ * the next user of its buffer is not moved then.  Returns the bytes of the packs. */
+MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
+    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(p) : 0;
+    int32_t layer, k, last[2] = {-1, -1};
+    for (layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
+    for (k = 0; k < p->n_visits; k++) {
+        memob_swap_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->step];
+        visit->previous = visit->back = -1;
+        visit->leaves = 0;
+        if (!sum->uses_buffer) continue;
+        visit->previous = last[visit->odd];
+        last[visit->odd] = k;
+        if (!visit->is_backward || visit->previous == visit->forward) continue;
+        sum->returns = p->visits[visit->forward].leaves = 1;
+        if (sum->moved_bytes) p->visits[visit->previous].back = visit->step;
+    }
+    for (layer = 0; layer < p->n_layers; layer++) {
+        memob_swap_sum* sum = &p->sums[layer];
+        if (sum->uses_buffer && !sum->returns)
+            sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
+    }
+    return pack_bytes;
+}
+
+/* How many moved layers have places in host memory, behind fixed_bytes, and what places take of
+ * host memory and of the file.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as
+ * many places as fit, and at least one.  Returns the bytes of a place, whole pages; 0: each layer
+ * has its own. */
+MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
+                                     int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
+                                     memo_swap_sizes* sizes) {
+    int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
+    int32_t n_moved = 0, k = 0;
+    sizes->host_bytes = fixed_bytes;
+    sizes->spill_bytes = sizes->n_spilled_layers = 0;
+    for (int32_t layer = 0; layer < n_layers; layer++) { /* a layer that is not moved has 0 bytes */
+        n_moved += sums[layer].moved_bytes > 0;
+        sizes->host_bytes += sums[layer].host_bytes;
+        place_bytes =
+            memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+    }
+    sizes->n_swapped_layers = n_moved;
+    if (host_bytes) { /* all may fit but for whole pages */
+        n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
+        n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
+    }
+    if (n_places == 0 || n_places >= n_moved) return 0;
+
+    sizes->n_spilled_layers = n_moved - (int32_t)n_places;
+    sizes->host_bytes = fixed_bytes + n_places * place_bytes;
+    for (int32_t layer = 0; k < sizes->n_spilled_layers; layer++) {
+        k += sums[layer].moved_bytes > 0;
+        sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
+    }
+    return place_bytes;
+}
+
+/* With this limit no sum of bytes overflows: all layers have the tensors at most three times, on
+ * the device, on the host and in the file, and align them. */
+MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
+    int64_t left = MEMOB_BYTES_MAX / 16;
+    for (int32_t t = 0; t < desc->n_tensors && left >= 0; t++) {
+        const int is_routed = memob_tensor_is_routed(desc, t);
+        const int64_t n_rows = is_routed ? desc->routed_rows_all : desc->n_rows;
+        const int64_t count = is_routed ? 1 : desc->n_layers,
+                      row_bytes = desc->tensors[t].row_bytes;
+        if (row_bytes > left / desc->n_layers || n_rows > left / (count * row_bytes + 1))
+            left = -1;
+        else
+            left -=
+                n_rows * count * row_bytes + 2 * MEMOB_DEVICE_ALIGNMENT * (int64_t)desc->n_layers;
+    }
+    if (left >= 0) return MEMO_STATUS_OK;
+    return MEMOI_INVALID(desc, "n_rows: %lld rows of these tensors in %d layers exceed 2^58 bytes",
+                         (long long)desc->n_rows, (int)desc->n_layers);
+}
+
+/* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: none. */
+#define MEMOI_SWAP_PARTS 4
+MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
+    int64_t swapped = memoi_swap_cell(desc, layer, t);
+    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
+        memob_tensor_is_routed(desc, t))
+        return MEMOI_SWAP_PARTS;
+    return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
+}
+
+/* Sets the offsets of a pack that begins there. */
+MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int64_t begin,
+                                 memob_swap_place* places) {
+    int64_t n = desc->n_rows, most = -1;
+    int32_t last = -1;
+
+    /* The tensor that recomputes most lies last among the tensors cut in two, so that its rows are
+     * free. */
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        int64_t others = (n - memoi_swap_cell(desc, layer, t)) * desc->tensors[t].row_bytes;
+        if (memoi_swap_part_of(desc, layer, t, -1) != 1 || others <= most) continue;
+        most = others;
+        last = t;
+    }
+
+    /* Even layers: swapped rows first.  Odd layers: the mirror image. */
+    for (int k = 0; k < MEMOI_SWAP_PARTS; k++)
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            if (memoi_swap_part_of(desc, layer, t, last) !=
+                (memoi_swap_is_odd(desc, layer) ? MEMOI_SWAP_PARTS - 1 - k : k))
+                continue;
+            places[t].offset = begin;
+            begin += memob_align_up(memob_tensor_rows(desc, t) * desc->tensors[t].row_bytes,
+                                    MEMOB_DEVICE_ALIGNMENT);
+        }
+}
+
+/* Appends the area of the tensors that only some kinds have, and sets the offsets of these tensors
+ * in every layer that does not keep them. */
+MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    const int64_t begin = placement->sizes.device_bytes;
+    const int64_t area_bytes = memob_swap_end_sums(desc, placement);
+    placement->sizes.device_bytes += area_bytes;
+    for (int32_t layer = 0; layer < desc->n_layers && area_bytes; layer++) {
+        const memob_swap_sum* sum = &placement->sums[layer];
+        memob_swap_place* places = &placement->places[(int64_t)layer * desc->n_tensors];
+        memoi_swap_pack_layer(
+            desc, layer,
+            begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
+        for (int32_t t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
+            if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
+                memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
+    }
+}
+
+/* Appends a tensor, and sets its offsets in every layer. */
+MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
+                                   memob_swap_placement* placement) {
+    const int is_layer = memob_swap_is_layer(desc, t);
+    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
+    int64_t* tiles = placement->tiles;
+    memob_swap_place* places = &placement->places[t];
+    memob_swap_region region;
+    int is_odd;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        tiles[layer] = memob_swap_tiles(desc, layer, t);
+    region = memob_swap_sum_tensor(desc, t, tiles, NULL, 0, 1, placement, placement->sums, places);
+    region.begin = *total;
+    *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
+
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+        if (!place->row_bytes) continue;
+        place->is_layer = is_layer;
+        if (place->is_routed) {
+            place->offset = place->stack_begin = region.begin;
+            place->stack_end = region.begin + region.even_bytes;
+            place->host_offset = *fixed;
+            continue;
+        }
+        is_odd = is_layer ? layer / desc->n_slices & 1 : memoi_swap_is_odd(desc, layer);
+        if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
+            place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
+        } else if (tiles[layer] != MEMO_ROWS_KEPT) {
+            place->offset += region.begin + region.even_bytes;
+            if (tiles[layer] && is_odd) place->offset += region.scratch_bytes;
+        } else if (is_layer && layer % desc->n_slices) {
+            place->offset = place[-desc->n_tensors].offset;
+        } else {
+            place->offset = *total;
+            *total += region.whole_bytes;
+        }
+        if (!is_layer || place->moved_end == place->moved_begin) continue;
+
+        /* Slices follow each other. */
+        place->host_offset = *fixed + place->moved_begin * place->row_bytes;
+        if ((layer + 1) % desc->n_slices == 0) *fixed += region.whole_bytes;
+    }
+    if (is_handed) placement->handed_begin = *fixed;
+    if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
+}
+
+/* Sets the offsets of every tensor of every layer. */
+MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    placement->handed = placement->input = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const memo_tensor* tensor = &desc->tensors[t];
+        if (!tensor->row_bytes) continue;
+        memoi_swap_place_tensor(desc, t, placement);
+        if (desc->n_slices <= 1) continue;
+        if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
+        if (tensor->rule != MEMO_TENSOR_HANDED) continue;
+        placement->handed = t;
+        placement->handed_row_bytes = tensor->row_bytes;
+    }
+    placement->fixed_host_bytes =
+        memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
+    memoi_swap_place_packs(desc, placement);
+}
+
+/* Layers leave their places in host memory in the forward and return in the backward, so the last
+ * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
+ * a table of rows may violate it. */
+MEMOI memo_status memoi_swap_check_returns(const memo_swap_desc* desc,
+                                           const memob_swap_placement* placement,
+                                           memo_error* error) {
+    int32_t later = -1;
+    for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
+        const int32_t back = placement->visits[k].back;
+        if (back < 0) continue;
+        if (later >= 0 && back > later)
+            return MEMOI_INVALID(
+                desc,
+                "rows: layer %d returns before layer %d, and left before it; let even and odd "
+                "swapped layers alternate, or set n_host_layers to 0 or %d",
+                (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
+        later = back;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Places the moved layers in host memory and in the file, and sums up what they move. */
+MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
+                                    memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
+    const int64_t place_bytes =
+        memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
+                               host_bytes, desc->n_host_layers, sizes);
+    int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
+    int32_t k = 0;
+    placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
+
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        memob_swap_turn* turn = &placement->turns[layer];
+        memob_swap_sum* sum = &placement->sums[layer];
+        const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
+        sizes->swapped_bytes += n_bytes;
+        sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
+        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) { /* it is not moved */
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            if (!place->is_layer) place->moved_end = place->moved_begin;
+        }
+        if (sum->moved_bytes == 0) continue;
+
+        /* With a place for each layer they follow each other.  Otherwise number k of the moved
+         * layers uses place k mod n_host_layers. */
+        k++;
+        turn->host_begin = host_begin;
+        turn->file_begin = file_begin;
+        if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
+        host_begin += place_bytes ? place_bytes : sum->host_bytes;
+        if (k <= sizes->n_spilled_layers) file_begin += sum->host_bytes;
+        if (place_bytes && k % placement->n_host_layers == 0)
+            host_begin = placement->fixed_host_bytes;
+    }
+}
+
+/* 1: the host stores the input of a step once, as what the layer before hands on. */
+MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
+    return placement->handed >= 0 && step >= placement->n_slices &&
+           placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
+}
+
+/* Where HANDED rows wait on the host.  The input of a step is stored once, where the backward reads
+ * the input; unless the input is not moved, or has no place of its own on the host. */
+MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
+    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
+    for (int32_t i = n - 1; i >= 0; i--) {
+        memob_swap_turn* turn = &placement->turns[i];
+        int64_t common;
+        turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
+        if (placement->handed < 0) continue;
+        common = placement->handed_begin +
+                 i % n_slices * placement->slice_rows * placement->handed_row_bytes;
+        if (i >= n_slices) {
+            turn->hand_in[0] = memob_swap_shares_input(placement, i)
+                                   ? turn->host_begin + placement->sums[i].input_offset
+                                   : common;
+            turn->hand_out[1] = common;
+        }
+        if (i >= n - 2) continue; /* the last two stay on the device */
+        turn->hand_out[0] = i + n_slices < n ? turn[n_slices].hand_in[0] : common;
+        turn->hand_in[1] = common;
+    }
+}
+
+/* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
+ * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
+MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
+                            int is_forward_only) {
+    memob_swap_turn* turn = &placement->turns[step];
+    turn->routed_bytes = 0;
+    for (int32_t t = 0; t < placement->n_tensors; t++) {
+        const int64_t at = (int64_t)step * placement->n_tensors + t;
+        memob_swap_place *place = &placement->places[at], *before = NULL;
+        int64_t n_kept, *range;
+        if (!place->is_routed) continue;
+        if (turn->routed_before >= 0 && !is_forward_only)
+            before = &placement->places[(int64_t)turn->routed_before * placement->n_tensors + t];
+
+        place->n_routed = n_rows;
+        place->offset = place->stack_begin;
+        if (before) {
+            const int64_t end = before->offset + before->n_routed * before->row_bytes;
+            place->offset =
+                memob_min(memob_align_up(end, MEMOB_DEVICE_ALIGNMENT), place->stack_end);
+            place->host_offset =
+                before->host_offset + (before->moved_end - before->moved_begin) * before->row_bytes;
+        }
+
+        n_kept = memob_min(n_rows, (place->stack_end - place->offset) / place->row_bytes);
+        if (place->is_recomputed && n_kept < n_rows)
+            n_kept -= n_kept % placement->tile_rows; /* recomputed by whole tiles */
+        if (is_forward_only || !place->is_followed) n_kept = n_rows;
+        place->moved_begin = place->moved_end = 0;
+        place->recompute_begin = place->recompute_end = n_rows;
+        range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
+        range[0] = n_kept, range[1] = n_rows;
+        if (!place->is_recomputed) turn->routed_bytes += (n_rows - n_kept) * place->row_bytes;
+    }
+}
+
+/* Of the last visits that recorded the events of both buffers, the earlier one that is at least
+ * `need`, whose record implies that of `need`. */
+MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
+    if (last[0] < need || last[1] < need) return (int32_t)memob_max(last[0], last[1]);
+    return (int32_t)memob_min(last[0], last[1]);
+}
+
+/* The order of a step, from the sums and sizes alone: what comes back, what is handed on, and the
+ * waits of the compute stream.  A copy is later than all before it on its stream. */
+MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
+    memob_swap_turn* turns = placement->turns;
+    memob_swap_visit* visits = placement->visits;
+    const memob_swap_sum* sums = placement->sums;
+    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
+    int32_t i, k, routed = -1, source[2] = {-1, -1};
+    int32_t seen[2] = {-1,
+                       -1}; /* the latest visit whose copies to the host, and back, have ended */
+    int32_t last[2][2] = {{-1, -1}, {-1, -1}}; /* visits that recorded them, of each buffer */
+    memoi_swap_hand_rows(placement);
+    for (i = k = 0; i < n; i++) {
+        turns[i].routed_bytes = sums[i].routed_bytes;
+        turns[i].routed_before = sums[i].uses_routed ? routed : -1;
+        if (sums[i].uses_routed) routed = i;
+        turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
+        turns[i].layer_source =
+            i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
+    }
+
+    for (k = 0; k < placement->n_visits; k++) {
+        memob_swap_visit* visit = &visits[k];
+        const int32_t previous = visit->previous, is_backward = visit->is_backward;
+        const int leaves = /* rows of another forward leave before this visit */
+            previous >= 0 && !visits[previous].is_backward && visits[previous].stores & 2;
+        const int32_t way = is_backward && (!leaves || visits[previous].back == visit->step);
+        const int64_t shared =
+            memob_swap_shares_input(placement, visit->step) ? sums[visit->step].input_bytes : 0;
+        int32_t need = -1, *before;
+        i = visit->step;
+        visit->stores = 0;
+        visit->way = way;
+        if (!is_backward)
+            visit->stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
+                            (visit->leaves && sums[i].moved_bytes > shared ? 2 : 0);
+        if (!way && leaves) need = previous;
+        if (way && previous >= 0 && visits[previous].back == i) need = previous;
+
+        /* Slices, one micro-batch: a forward has the number of its step.  HANDED rows of step i
+         * come after all copies of step i - 3 to the host, and in the backward at the end of step
+         * i + 2.  The first slice waits for all LAYER rows that its layer overwrites: of the latest
+         * layer before in its region that moves any.  All LAYER rows must be back before the last
+         * slice. */
+        if (!is_backward && i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
+        if (!is_backward && turns[i].hand_in[0] >= 0) seen[0] = (int32_t)memob_max(seen[0], i - 3);
+        if (!is_backward && i % n_slices == 0) {
+            before = &source[i / n_slices & 1];
+            if (*before >= 0 && sums[i].uses_layer)
+                need = (int32_t)memob_max(need, *before + n_slices - 1);
+            if (sums[i].layer_bytes) *before = i;
+        }
+        if (way && turns[i].hand_in[1] >= 0) need = (int32_t)memob_max(need, k - 2);
+        if (way && i % n_slices == n_slices - 1 && sums[i].layer_bytes)
+            need = (int32_t)memob_max(need, k - 1 - n_slices);
+
+        /* Rows that came back to a buffer came after the rows before them had left. */
+        visit->waits = need <= seen[way] ? -1 : memoi_swap_record_of(last[way], need);
+        seen[way] = (int32_t)memob_max(seen[way], visit->waits);
+        if (way && visit->waits >= 0 && visits[visit->waits].stores)
+            seen[0] = (int32_t)memob_max(seen[0], visit->waits);
+        if (visit->stores) last[0][visit->odd] = k;
+        if (visit->back >= 0 ||
+            (way && (turns[i].layer_source >= 0 || (i >= 2 && turns[i - 2].hand_in[1] >= 0))))
+            last[1][visit->odd] = k;
+    }
+}
+
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
+    memob_arrays_free(&placement->arrays);
+    memset(placement, 0, sizeof *placement);
+}
+
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
+    memo_status status = memob_swap_check_desc(desc, error);
+    memob_arrays* a;
+    memset(placement, 0, sizeof *placement);
+    placement->n_layers = desc->n_layers;
+    placement->n_tensors = desc->n_tensors;
+    placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
+    placement->slice_rows = desc->n_rows;
+    placement->tile_rows = memob_max(desc->tile_rows, 1);
+    if (!status) status = memoi_swap_check_bytes(desc, error);
+    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
+        for (int32_t t = 0; t < desc->n_tensors && !status; t++)
+            status = memoi_swap_check_cell(desc, layer, t, error);
+    if (status) return status;
+
+    a = &placement->arrays;
+    placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
+    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
+    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
+    placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
+    placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    if (a->failed) {
+        memob_swap_placement_free(placement);
+        return memob_no_memory(error, "the table of skeletal tensors");
+    }
+    memoi_swap_list_visits(desc, placement);
+
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        int64_t layer_bytes = 0;
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
+            if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
+            layer_bytes += memob_tensor_rows(desc, t) * place->row_bytes;
+        }
+        placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
+    }
+    if (!desc->rows)
+        placement->sizes.alpha =
+            (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
+            (double)desc->n_rows;
+    memoi_swap_place_rows(desc, placement);
+    memoi_swap_place_on_host(desc, host_bytes, placement);
+    memob_swap_find_turns(placement);
+    status = memoi_swap_check_returns(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
+    return status;
+}
+
+/* Also writes to desc how many places host_bytes have room for; 0: no limit. */
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error) {
+    memo_status status;
+    desc->n_host_layers = 0;
+    status = memob_swap_placement_make(desc, host_bytes, placement, error);
+    if (!status && placement->sizes.n_spilled_layers)
+        desc->n_host_layers = placement->n_host_layers;
+    return status;
+}
+
+memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memob_swap_placement placement;
+    char needed[32], there[32];
+    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
+    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
+            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+            memob_bytes_text(there, (double)host_bytes));
+    memob_swap_placement_free(&placement);
+    return status;
+}
+
+memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                     memo_error* error) {
+    memob_swap_placement placement;
+    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
+    if (!status) *sizes = placement.sizes;
+    memob_swap_placement_free(&placement);
+    return status;
+}
+

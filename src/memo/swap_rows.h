@@ -1,0 +1,475 @@
+#pragma once
+#include "memo/base.h"
+/* ---- >>swap rows --------------------------------------------------------------------------------
+ * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
+ * addresses. */
+
+#define MEMOB_KINDS_MAX 32
+
+/* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
+typedef struct memob_swap_place {
+    int64_t row_bytes;
+    int64_t offset; /* of row 0, in device memory; in a sum: from the border of its part */
+    int64_t moved_begin, moved_end;
+    int64_t recompute_begin, recompute_end;
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
+                            of it */
+    int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
+    /* ROUTED: the moved rows are the surplus; host_offset is in all of host memory. */
+    int32_t is_routed, is_recomputed, is_followed; /* 1: by another step with the tensor */
+    int64_t n_routed, stack_begin, stack_end;
+} memob_swap_place;
+
+/* One layer in its rounding buffer, host memory and the file. */
+typedef struct memob_swap_turn {
+    int32_t ordinal;    /* among the moved layers */
+    int64_t host_begin; /* of its part of host memory */
+    int64_t file_begin; /* in the file, if it is spilled */
+
+    int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int64_t routed_bytes;  /* of the surplus that moves */
+    int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
+    /* Offsets in host memory of the HANDED rows that come before, and go after, the step's forward
+     * [0] and backward [1]; -1: none. */
+    int64_t hand_in[2], hand_out[2];
+} memob_swap_turn;
+
+/* The forward or the backward of a step.  In the order of visits each rounding buffer has one user
+ * after the other. */
+typedef struct memob_swap_visit {
+    int32_t step, is_backward;
+    int32_t odd;      /* the rounding buffer of the step */
+    int32_t forward;  /* of a backward: the visit that is its forward */
+    int32_t previous; /* the visit before that used the buffer; -1: none */
+    int32_t leaves;   /* of a forward: another visit uses the buffer before the backward does */
+    int32_t back;     /* its end brings back the rows of this step; -1: none */
+    int32_t stores;   /* its end copies to the host; bit 1: rows that come back alone */
+    /* The visit whose end enqueues the last copies that it waits for: way 0: to the host, way 1:
+     * back, before a backward; -1: none that is not waited for anyway. */
+    int32_t waits, way;
+} memob_swap_visit;
+
+/* What the tensors of a layer amount to, without offsets. */
+typedef struct memob_swap_sum {
+    int32_t uses_buffer;    /* tensors that swap rows, in its rounding buffer; 1: has a pack */
+    int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
+    int32_t returns;        /* its rows leave, and come back */
+    int32_t n_copies, n_layer_copies, n_routed_copies;
+    int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
+    int64_t host_bytes;           /* of its part of host memory */
+    int64_t layer_bytes;          /* moved of LAYER tensors */
+    int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
+    int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
+    int64_t input_offset;         /* of its rows, in the layer's part of host memory */
+    int32_t is_pack_overwritten;  /* by a later layer */
+    double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
+    /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
+     * (even layers high, odd layers low); the same for the tensor that recomputes most among the
+     * tensors cut in two. */
+    int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+} memob_swap_sum;
+
+typedef struct memob_swap_placement {
+    memo_swap_sizes sizes;
+    int32_t n_layers, n_tensors;
+    memob_swap_place* places;     /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;       /* (n_layers) */
+    memob_swap_visit* visits;     /* (n_visits) */
+    int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
+    memob_swap_sum* sums;         /* (n_layers) */
+    int64_t* tiles;               /* (n_layers): of the tensor that is placed */
+    int32_t n_host_layers;        /* places for layers in host memory */
+    int32_t n_slices;             /* of a layer */
+    int64_t slice_rows, tile_rows;
+    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int64_t handed_row_bytes; /* 0: none */
+    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
+    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
+    memob_arrays arrays;      /* all of these */
+} memob_swap_placement;
+
+MEMOI const char* memoi_swap_desc_name(const memo_swap_desc* desc) {
+    return desc->desc_name ? desc->desc_name : "memo_swap_desc";
+}
+#define MEMOI_INVALID(desc, format, ...)                                                           \
+    MEMOB_INVALID(error, "%s." format, memoi_swap_desc_name(desc), __VA_ARGS__)
+
+/* --- the table of rows --- */
+
+/* The rule of tensor t, or of the tensor whose recomputation produces it. */
+MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
+    return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
+}
+
+/* Steps of a micro-batch in flight. */
+MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
+    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+}
+
+/* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
+ * use both, because a forward of one comes before a backward of the other. */
+MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
+    if (desc->n_places <= 1) return step & 1;
+    return (step / memoi_swap_place_steps(desc) + step % memoi_swap_place_steps(desc)) & 1;
+}
+
+/* 0 without layer_kinds. */
+MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
+    return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
+}
+
+/* Rows of all slices of a layer. */
+MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
+    return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
+}
+
+/* 1: there are slices, and tensor t is of the layer. */
+MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
+    return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
+}
+
+/* 1: how many rows tensor t has is known late. */
+MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensors[t].row_bytes && memob_tensor_rule(desc->tensors, t) >= MEMO_TENSOR_ROUTED;
+}
+
+/* Rows of row_bytes that a step has of tensor t, at most.  A CARRIED tensor is one row, as if it
+ * were of the slice's first token: slices without tokens have none. */
+MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
+    const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
+    return rule == MEMO_TENSOR_CARRIED  ? 1
+           : rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer
+                                        : desc->n_rows;
+}
+
+/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
+ * than none, and more. */
+MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
+                                double growth_s) {
+    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
+    double begin, n;
+    if (desc->n_slices <= 1) return middle_s;
+    begin = (double)(step % desc->n_slices) * rows;
+    n = begin + rows > all ? all - begin : rows;
+    middle_s += growth_s * ((2 * begin + n) / all - 1);
+    return middle_s > 0 ? middle_s * (n / rows) : 0;
+}
+
+/* 0 without tensor_kinds. */
+MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
+}
+
+/* 1: the layer has bytes of tensor t. */
+MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    uint32_t kinds = memob_tensor_kinds(desc, t);
+    return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
+}
+
+/* Routed rows of each step if all have as many. */
+MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
+    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
+}
+
+/* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
+ * that a tensor is recomputed with has the time of both. */
+MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
+                                    const memo_kind_times* times) {
+    const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
+    if (desc->tensors[t].with) return 0;
+    if (memob_tensor_is_routed(desc, t))
+        return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
+    return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
+                              growth ? growth[t] * (double)desc->n_rows : 0);
+}
+
+/* What the trainer copies to the host and to the device when a step begins. */
+MEMOI void memob_swap_traffic(const memo_swap_desc* desc, int32_t step, int is_backward,
+                              const memo_kind_times* times, int64_t n_bytes[2]) {
+    const memo_traffic* of = is_backward ? &times->backward_traffic : &times->forward_traffic;
+    const int32_t n = desc->n_slices, is_first = n <= 1 || step % n == (is_backward ? n - 1 : 0);
+    const int64_t most = MEMOB_BYTES_MAX / 2;
+    n_bytes[0] = memob_min(of->slice_to_host_bytes, most);
+    n_bytes[1] = memob_min(of->slice_to_device_bytes, most);
+    if (is_first) n_bytes[0] += memob_min(of->to_host_bytes, most);
+    if (is_first) n_bytes[1] += memob_min(of->to_device_bytes, most);
+}
+
+MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
+    return tensor->name ? tensor->name : "unnamed";
+}
+
+/* Rows of a tile, at most n_rows. */
+MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc) {
+    return memob_min(desc->tile_rows ? desc->tile_rows : 1, desc->n_rows);
+}
+
+MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
+    return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
+}
+
+/* Rows that a layer swaps with n_tiles tiles.  The last tile may be short: even layers swap the
+ * last tile last, odd layers first. */
+MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
+    const int64_t tile_rows = memob_swap_tile_rows(desc);
+    if (n_tiles == 0) return 0;
+    return memoi_swap_is_odd(desc, layer)
+               ? desc->n_rows - (memob_swap_n_tiles(desc) - n_tiles) * tile_rows
+               : memob_min(n_tiles * tile_rows, desc->n_rows);
+}
+
+MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
+    int64_t n_tiles = memob_swap_n_tiles(desc);
+    double n_swapped = desc->alpha * (double)n_tiles + 0.5;
+    return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
+}
+
+/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT, as if a
+ * tensor that it lacks, and a HANDED one, were kept with 0 bytes. */
+MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    if (!memob_layer_has(desc, layer, t)) return MEMO_ROWS_KEPT;
+    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED) return MEMO_ROWS_KEPT;
+    if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
+    switch (memob_tensor_rule(desc->tensors, t)) {
+    case MEMO_TENSOR_ROWS:
+        return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
+    case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
+    case MEMO_TENSOR_ROUTED_ROWS: return 0;
+    default: return desc->n_rows;
+    }
+}
+
+/* The same in tiles.  A short last tile counts as one. */
+MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    const int64_t rows = memoi_swap_cell(desc, layer, t), tile_rows = memob_swap_tile_rows(desc);
+    return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
+}
+
+MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
+                                        memo_error* error) {
+    int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
+    int64_t swapped = memoi_swap_cell(desc, layer, t);
+    int32_t with = desc->tensors[t].with;
+    memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
+    const char* why = NULL;
+    int64_t border = 0; /* only of a number in range: another may overflow */
+    if (swapped >= 0 && swapped <= n)
+        border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
+
+    if (swapped == MEMO_ROWS_KEPT)
+        why = NULL;
+    else if (swapped < 0 || swapped > n)
+        why = "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
+    else if (border < n && border % tile)
+        why = "splits a tile; the border between swapped and recomputed rows must be a multiple of "
+              "tile_rows";
+    else if (rule == MEMO_TENSOR_KEPT)
+        why = "must be MEMO_ROWS_KEPT by its rule";
+    else if (rule == MEMO_TENSOR_ROUTED_ROWS && swapped)
+        why = "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid";
+    else if (rule >= MEMO_TENSOR_SWAPPED && rule != MEMO_TENSOR_ROUTED_ROWS && swapped < n)
+        why = "cannot be recomputed by its rule; swap all rows or keep them";
+    else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
+        why = "is whole by its rule; swap all rows or none";
+    if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
+        why = "differs from the tensor that it is recomputed with; give both the same rows";
+    if (!why && memob_swap_is_layer(desc, t) &&
+        memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
+        why = "is of the layer by its rule; swap or keep it in all slices of the layer";
+
+    if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
+    return MEMOI_INVALID(desc,
+                         "rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
+                         (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why,
+                         (long long)swapped, (long long)n, (long long)tile);
+}
+
+MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
+    int32_t with, handed = -1, input = -1, routed = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const memo_tensor* tensor = &desc->tensors[t];
+        if (tensor->row_bytes < 0)
+            return MEMOI_INVALID(
+                desc,
+                "tensors[%d].row_bytes (%s): negative (%lld); 0 means that the tensor is absent",
+                (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
+        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_ROUTED_ROWS)
+            return MEMOI_INVALID(
+                desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
+                (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
+
+        if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
+            tensor->row_bytes) {
+            int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
+            if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
+                return MEMOI_INVALID(
+                    desc,
+                    "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
+                    "give it no `with` and no kinds, and other tensors another rule",
+                    (int)t, memob_tensor_name(tensor));
+            *which = t;
+        }
+
+        if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
+            if (desc->routed_rows_layer < 1 || desc->routed_rows_all < desc->routed_rows_layer ||
+                desc->routed_rows_all > MEMOB_BYTES_MAX / 8 / tensor->row_bytes ||
+                memob_tensor_kinds(desc, t) != memob_tensor_kinds(desc, routed < 0 ? t : routed))
+                return MEMOI_INVALID(
+                    desc,
+                    "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
+                    "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
+                    (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
+                    memob_tensor_name(tensor));
+            routed = t;
+        }
+
+        with = tensor->with;
+        if (with == 0) continue;
+        if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
+            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0) ||
+            memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
+            return MEMOI_INVALID(desc,
+                                 "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
+                                 "tensor that has bytes, with 0 and the same kinds, is valid",
+                                 (int)t, (int)with);
+        if (tensor->rule >= MEMO_TENSOR_CARRIED ||
+            desc->tensors[with - 1].rule >= MEMO_TENSOR_ROUTED)
+            return MEMOI_INVALID(desc,
+                                 "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
+                                 "rows of their own; 0 would work",
+                                 (int)t, memob_tensor_name(tensor), (int)with);
+    }
+
+    /* INPUT is a copy of HANDED. */
+    if (handed >= 0 && input >= 0 &&
+        desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].row_bytes (%s): %lld, but the HANDED tensor, of which it "
+                             "is a copy, has %lld; give both the same",
+                             (int)input, memob_tensor_name(&desc->tensors[input]),
+                             (long long)desc->tensors[input].row_bytes,
+                             (long long)desc->tensors[handed].row_bytes);
+    return MEMO_STATUS_OK;
+}
+
+/* A slice must be whole tiles; only the last may be shorter. */
+MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
+    const char* const name = memoi_swap_desc_name(desc);
+    const int64_t n = desc->n_slices, rows = desc->n_rows;
+    memo_status status;
+    if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
+        (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
+        return status;
+    if (n > 1 && desc->n_layers % n)
+        return MEMOI_INVALID(desc,
+                             "n_layers: %d steps are not whole layers of %d slices; set it to "
+                             "n_slices times the layers",
+                             (int)desc->n_layers, (int)n);
+    if (n > 1 && desc->tile_rows && rows % desc->tile_rows)
+        return MEMOI_INVALID(
+            desc,
+            "n_rows: slices of %lld rows split a tile of %lld; a multiple of tile_rows would work",
+            (long long)rows, (long long)desc->tile_rows);
+    if (desc->layer_rows &&
+        (n <= 1 ? desc->layer_rows != rows : (desc->layer_rows - 1) / rows != n - 1))
+        return MEMOI_INVALID(desc,
+                             "layer_rows: %lld rows are not %lld slices of %lld rows, of which the "
+                             "last may be shorter",
+                             (long long)desc->layer_rows, (long long)memob_max(n, 1),
+                             (long long)rows);
+    return MEMO_STATUS_OK;
+}
+
+/* Of each place forwards and backwards take turns. */
+MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
+    const char* why = NULL;
+    int32_t n_used;
+
+    if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
+    if (desc->n_places < 1 || desc->n_layers % desc->n_places)
+        return MEMOI_INVALID(desc,
+                             "n_places: %d, but n_layers, which counts the layers of all places, "
+                             "is %d; a divisor works",
+                             (int)desc->n_places, (int)desc->n_layers);
+
+    /* The turns of each place. */
+    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
+        why = "is NULL or too long";
+    for (int32_t place = 0; place < desc->n_places && !why; place++) {
+        for (int32_t k = n_used = 0; k < desc->n_order && !why; k++) {
+            if (desc->order[k] < -desc->n_places || desc->order[k] >= desc->n_places)
+                why = "names a place that n_places lacks";
+            if (desc->order[k] == (n_used & 1 ? place : -1 - place))
+                why = n_used & 1 ? "has two forwards of a place without a backward between"
+                                 : "has a backward of a place without a forward";
+            n_used += desc->order[k] == place || desc->order[k] == -1 - place;
+        }
+        if (!why && (!n_used || n_used & 1))
+            why = n_used ? "ends before the last backward of a place" : "leaves out a place";
+    }
+
+    /* What assumes that backwards come in the reverse order of forwards. */
+    for (int32_t t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
+        if (memob_tensor_is_routed(desc, t)) why = "does not work with ROUTED tensors";
+    if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
+    if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
+    if (!why) return MEMO_STATUS_OK;
+    return MEMOI_INVALID(desc, "order: %s (%d turns of %d places)", why, (int)desc->n_order,
+                         (int)desc->n_places);
+}
+
+/* Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
+    const char* const name = memoi_swap_desc_name(desc);
+    const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
+    memo_status status;
+    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
+        return status;
+    if (!desc->tensors)
+        return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
+    for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
+        if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
+            return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
+                                 (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
+        else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])
+            return MEMOI_INVALID(desc,
+                                 "layer_kinds[%d]: %d, but the slice before it has %d; give all "
+                                 "slices of a layer the same kind",
+                                 (int)layer, (int)desc->layer_kinds[layer],
+                                 (int)desc->layer_kinds[layer - 1]);
+
+    /* What is moved, and where to. */
+    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
+                                      error)) ||
+        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                   MEMOB_DOUBLE_MAX, error)))
+        return status;
+    if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
+        return MEMOB_INVALID(error,
+                             "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
+                             "folders are valid",
+                             name);
+    status = memoi_swap_check_order(desc, error);
+    if (!status) status = memoi_swap_check_slices(desc, error);
+    return status ? status : memoi_swap_check_tensors(desc, error);
+}
+
+memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+    memo_swap_desc by_alpha = *desc;
+    memo_status status;
+    by_alpha.rows = NULL;
+    status = memob_swap_check_desc(&by_alpha, error);
+    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
+        for (int32_t t = 0; t < desc->n_tensors; t++)
+            *rows++ = memoi_swap_cell(&by_alpha, layer, t);
+    return status;
+}
+

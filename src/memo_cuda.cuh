@@ -1,0 +1,105 @@
+/* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
+ *
+ * In exactly one .cu file (memo.h's implementation may be there too, or in a C file):
+ *
+ *     #define MEMO_CUDA_IMPLEMENTATION
+ *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; links with the CUDA runtime only
+ *
+ * EXAMPLE: a program for the host device runs here without changes.
+ *
+ *     memo_device* device; memo_stream compute; memo_error error;
+ *     memo_cuda_device_desc desc = {0};
+ *     memo_cuda_device_create(&desc, &device, &error);
+ *     memo_stream_create(device, "compute", 0, &compute, &error);
+ *     // ... arena, swap engine, recorder with this device; your own kernels:
+ *     my_kernel<<<grid, block, 0, memo_cuda_stream(compute)>>>(...);
+ *     memo_stream_synchronize(device, compute, &error);
+ *
+ * RULES.  As in memo.h.  Every error of CUDA names the call, CUDA's name of the error and the
+ * place: "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A failed
+ * call removes its own error from cudaGetLastError and leaves any other error there.  Errors that
+ * CUDA keeps, such as an illegal address, are returned by every later call.
+ *
+ * CONTEXT.  Each call works in the primary context of the desc's GPU, and restores the thread's
+ * context at the end: another GPU's, a context of the driver, a green context, or none.  No call
+ * creates a context on another GPU.
+ *
+ * GRAPHS.  Nothing enqueued allocates or synchronizes, so a step can be captured, the swap engine's
+ * copies included: cudaStreamBeginCapture on the compute stream, a step, cudaStreamEndCapture.
+ * CUDA does not capture the legacy default stream.  The engine forks streams by events and joins
+ * all before the step ends.  Capture a whole micro-batch with memo_swap_desc.is_timed 0: events
+ * inside a graph cannot be read.  Run one step without capture first: CUDA loads a kernel, and
+ * cuBLAS allocates, at the first use.  If other threads use CUDA meanwhile, capture with
+ * cudaStreamCaptureModeThreadLocal.  After a failed capture, end it and call memo_swap_abandon
+ * before the next step.
+ *
+ * OPTIONS, defined before the implementation:
+ *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
+ *     MEMO_MALLOC, MEMO_FREE   replace malloc and free
+ *
+ * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
+ *
+ * License: MIT, see LICENSE.  Language: CUDA C++11.  Requires memo.h, CUDA 12 or later, Linux. */
+#ifndef MEMO_CUDA_CUH
+#define MEMO_CUDA_CUH
+
+#include "memo.h"
+
+#include <cuda_runtime.h>
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "cuda/api/device.h"
+#include "cuda/api/pinned.h"
+#include "cuda/api/row_kernels.h"
+#include "cuda/api/phantom.h"
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_CUDA_CUH */
+
+/* ==== implementation ========================================================================== */
+/* ROOMS, each with the words to search for.  A room uses public functions, those of memo.h's
+ * >>base, and the rooms above it.
+ *
+ *     >>cuda errors      messages
+ *     >>cuda driver      the driver's functions, found once
+ *     >>cuda state       the device's struct; the context of a call
+ *     >>pinned memory    pages, processors, registration
+ *     >>phantom memory   one chunk mapped many times
+ *     >>device table     memory, streams, events, copies: a CUDA call each
+ *     >>host functions   functions on streams, run by a thread of the device
+ *     >>row kernels      grids
+ *     >>device life      create, fail, destroy */
+#if defined(MEMO_CUDA_IMPLEMENTATION) && !defined(MEMO_CUDA_IMPLEMENTATION_DONE)
+#define MEMO_CUDA_IMPLEMENTATION_DONE
+
+#include "memo.h" /* its room >>base, if the file did not have it yet */
+
+#include <cuda.h> /* types only: the driver's functions are found at run time */
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#ifdef MEMO_CUDA_NVTX
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+#include "cuda/errors.h"
+#include "cuda/driver.h"
+#include "cuda/state.h"
+#include "cuda/pinned.h"
+#include "cuda/phantom.h"
+#include "cuda/device.h"
+#include "cuda/host_functions.h"
+#include "cuda/row_kernels.h"
+#include "cuda/device_life.h"
+
+#endif /* MEMO_CUDA_IMPLEMENTATION */

@@ -1,0 +1,205 @@
+/* memo_plan.h - the planners: where every tensor goes, how many rows travel.
+ *
+ * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
+ *
+ *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
+ *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
+ *     #include "memo_plan.h"                  // cc -std=c99 plan.c -lpthread -lm
+ *
+ *     int main(void) {
+ *         memo_trace* trace = NULL;
+ *         memo_plan* plan = NULL;
+ *         memo_error error;
+ *         memo_status status = memo_trace_read("layer.trace", &trace, &error);
+ *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, &error);
+ *         if (!status) status = memo_plan_solve(plan, NULL, &error);
+ *         if (!status) status = memo_plan_write(plan, "layer.plan", &error);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
+ *         memo_plan_destroy(plan);
+ *         memo_trace_destroy(trace);
+ *         return status != MEMO_STATUS_OK;
+ *     }
+ *
+ * CHAPTERS
+ *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with a gap
+ *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
+ *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   4 session  memo_session_*      from tensors and a budget to a running step
+ * The implementation begins with a table of its rooms and the words to search for.
+ *
+ * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
+ * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the
+ * bound or the capacity.
+ *
+ * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
+ * C++11. */
+#ifndef MEMO_PLAN_H
+#define MEMO_PLAN_H
+
+#include "memo.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_plan.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "plan/api/offsets.h"
+#include "plan/api/profile.h"
+#include "plan/api/rows.h"
+#include "plan/api/session.h"
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_PLAN_H */
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
+ *
+ *   1 offsets
+ *     >>problem                a plan in units of size and sections of time
+ *     >>neighbors              lists of what conflicts with an item
+ *     >>sections               the largest sets of items that live together
+ *     >>items                  buffers as items
+ *     >>holds                  pairs that streams keep apart
+ *     >>reuse                  their bound: items of which none can follow another
+ *     >>cover                  sections instead of pairs
+ *     >>unplaced               the first item in order within an interval of sections
+ *     >>greedy                 orders of items
+ *     >>lowest offset          greedy: the item that can lie lowest comes next
+ *     >>sweep                  greedy: items in order of time, from the fullest section both ways
+ *     >>first fit              greedy: each item into the lowest hole
+ *     >>greedy runs            one order after the other
+ *     >>exact search           is there a plan within a capacity?
+ *     >>search state           what a node knows, and how it is undone
+ *     >>pruning                bounds of a section's items; failures that are remembered
+ *     >>branching              which item is first among its neighbors
+ *     >>smallest peak          runs of the search
+ *     >>side by side           several searches on threads
+ *     >>cores                  a few items that decide whether a capacity is too small
+ *     >>windows                a large plan is improved where it is highest
+ *     >>ejections              items above a capacity take the places of others
+ *     >>rounds                 attempts at one capacity after the other
+ *     >>bricks                 items that fill a rectangle become one
+ *     >>full sections          the items that live there come first, all others go around them
+ *     >>parts                  parts of a plan that share no item
+ *     >>mixed-integer program  the paper's, by lp_solve
+ *     >>bi-level               layers once, then what joins them
+ *     >>marked windows         windows of layers from marks
+ *     >>groups and kinds       buffers of a window; groups that are alike
+ *     >>two levels             the inner plans and the outer one
+ *     >>plan solve             memo_plan_solve: which engine comes next
+ *     >>bought waits           which of the waits on offer a plan buys
+ *   2 profile
+ *     >>profile                measures kernels, copies and a file
+ *     >>profile file           its text
+ *   3 rows of every tensor
+ *     >>row words              tables of rows in words; times from a profile
+ *     >>row times              a clock for the operations of a step
+ *     >>row planner            bundles of tensors, and kinds of layers
+ *     >>row bytes              what a table of rows takes and moves
+ *     >>row score              the step of a table
+ *     >>row search             random changes of tables
+ *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
+ *   4 session
+ *     >>session desc           a desc, checked and copied
+ *     >>session agreement      what ranks decide together
+ *     >>session state          errors, spans, the current shape
+ *     >>session states         weights, gradients, optimizer states
+ *     >>session checked        hashes of tensors between forward and backward
+ *     >>session running        a micro-batch
+ *     >>session plan           stages until one fits
+ *     >>session words          a plan on the terminal
+ *     >>session file           a plan as a file
+ *     >>session open           arena and engine of a plan
+ *     >>session measure        the times of a micro-batch that runs
+ *     >>session slices         which size of slices
+ *     >>session life           measure, plan, open in a row
+ *     >>session verify         gradients of several plans */
+#if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
+#define MEMO_PLAN_IMPLEMENTATION_DONE
+
+#ifndef MEMO_IMPLEMENTATION_DONE
+#error                                                                                             \
+    "memo_plan.h: define MEMO_IMPLEMENTATION too; both implementations live in one translation unit"
+#endif
+
+#ifdef MEMO_LP_SOLVE
+#if defined(__has_include)
+#if __has_include(<lpsolve/lp_lib.h>)
+#include <lpsolve/lp_lib.h>
+#else
+#include <lp_lib.h>
+#endif
+#else
+#include <lpsolve/lp_lib.h>
+#endif
+#endif
+
+#ifndef MEMOI_WITHOUT /* bench/plan.c switches stages off, to see what each of them earns */
+#define MEMOI_WITHOUT(stage) 0
+#endif
+
+#include "plan/offsets/problem.h"
+#include "plan/offsets/neighbors.h"
+#include "plan/offsets/sections.h"
+#include "plan/offsets/items.h"
+#include "plan/offsets/holds.h"
+#include "plan/offsets/reuse.h"
+#include "plan/offsets/cover.h"
+#include "plan/offsets/unplaced.h"
+#include "plan/offsets/greedy.h"
+#include "plan/offsets/lowest_offset.h"
+#include "plan/offsets/sweep.h"
+#include "plan/offsets/first_fit.h"
+#include "plan/offsets/greedy_runs.h"
+#include "plan/offsets/exact_search.h"
+#include "plan/offsets/search_state.h"
+#include "plan/offsets/pruning.h"
+#include "plan/offsets/branching.h"
+#include "plan/offsets/smallest_peak.h"
+#include "plan/offsets/side_by_side.h"
+#include "plan/offsets/cores.h"
+#include "plan/offsets/windows.h"
+#include "plan/offsets/ejections.h"
+#include "plan/offsets/rounds.h"
+#include "plan/offsets/bricks.h"
+#include "plan/offsets/full_sections.h"
+#include "plan/offsets/parts.h"
+#include "plan/offsets/mixed_integer_program.h"
+#include "plan/offsets/bi_level.h"
+#include "plan/offsets/marked_windows.h"
+#include "plan/offsets/groups_and_kinds.h"
+#include "plan/offsets/two_levels.h"
+#include "plan/offsets/plan_solve.h"
+#include "plan/offsets/bought_waits.h"
+#include "plan/profile.h"
+#include "plan/profile_file.h"
+#include "plan/rows/words.h"
+#include "plan/rows/times.h"
+#include "plan/rows/planner.h"
+#include "plan/rows/bytes.h"
+#include "plan/rows/score.h"
+#include "plan/rows/search.h"
+#include "plan/rows/limits.h"
+#include "plan/session/desc.h"
+#include "plan/session/agreement.h"
+#include "plan/session/state.h"
+#include "plan/session/states.h"
+#include "plan/session/checked.h"
+#include "plan/session/running.h"
+#include "plan/session/plan.h"
+#include "plan/session/words.h"
+#include "plan/session/file.h"
+#include "plan/session/open.h"
+#include "plan/session/measure.h"
+#include "plan/session/slices.h"
+#include "plan/session/life.h"
+#include "plan/session/verify.h"
+
+#endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -1,0 +1,158 @@
+/* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
+ *
+ * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as
+ * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
+ * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
+ *
+ * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
+ *
+ * In exactly one translation unit, which contains memo.h's implementation:
+ *
+ *     #define MEMO_IMPLEMENTATION
+ *     #define MEMO_SP_IMPLEMENTATION
+ *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
+ *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
+ *
+ * EXAMPLE: causal attention of a sequence over the ranks of a mesh.  Each rank holds some of the
+ * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
+ *
+ *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
+ *                        memo_sp_attention_tensors* t, memo_error* error) {
+ *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
+ *         memo_sharding_desc sharding = {0};
+ *         memo_sp_attention_desc desc = {0};
+ *         memo_exchange_desc causal = {0};
+ *         memo_sp_attention* attention = NULL;
+ *         memo_exchange* exchange = NULL;
+ *         memo_status status;
+ *         sharding.ring = mesh->degrees.ring;
+ *         sharding.ulysses = mesh->degrees.ulysses;
+ *         sharding.n_tokens = 1000;                          // any number; padded if necessary
+ *         status = memo_sharding_make(&sharding, &desc.sharding, error);   // which rank holds what
+ *         desc.device = device;
+ *         desc.stream = stream;
+ *         desc.ring = mesh->ring;
+ *         desc.ulysses = mesh->ulysses;
+ *         desc.n_q_heads = 8;
+ *         desc.n_kv_heads = 2;
+ *         desc.head_size = 64;
+ *         desc.attention = memo_host_attention_functions(&local);
+ *         desc.sends_again = 1;            // otherwise t->saved is required if ulysses > 1
+ *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
+ *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
+ *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
+ *         if (!status) status = memo_stream_synchronize(device, stream, error);
+ *         memo_exchange_destroy(exchange);
+ *         memo_sp_attention_destroy(attention);
+ *         return status;
+ *     }
+ *
+ * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
+ *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
+ *           12 experts
+ *
+ * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
+ *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
+ *                              NCCL 2.18 or later
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
+ *
+ * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
+ * set the language. */
+#ifndef MEMO_SP_H
+#define MEMO_SP_H
+
+#include "memo.h"
+#include <math.h>
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_sp.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "sp/api/comm.h"
+#include "sp/api/mesh.h"
+#include "sp/api/shardings.h"
+#include "sp/api/local_attention.h"
+#include "sp/api/ulysses.h"
+#include "sp/api/ring.h"
+#include "sp/api/hybrid.h"
+#include "sp/api/blocks.h"
+#include "sp/api/loss.h"
+#include "sp/api/scan.h"
+#include "sp/api/row_kernels.h"
+#include "sp/api/experts.h"
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_SP_H */
+
+/* ==== row bodies ============================================================================ */
+/* For the implementation, and for that of memo_cuda.cuh.  A row kernel is a loop over an inline
+ * function, which compiles for host and GPU, so that both agree bit for bit.  Names without
+ * memoi_ are those that memo_cuda.cuh uses. */
+#if (defined(MEMO_SP_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) &&                      \
+    !defined(MEMO_ROW_BODIES_DONE)
+#define MEMO_ROW_BODIES_DONE
+
+#include "sp/row_bodies.h"
+
+#endif /* MEMO_ROW_BODIES_DONE */
+
+/* ==== implementation ======================================================================== */
+#if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
+#define MEMO_SP_IMPLEMENTATION_DONE
+#ifndef MEMO_IMPLEMENTATION_DONE
+#error "memo_sp.h: MEMO_IMPLEMENTATION is not defined; define it in the same file"
+#endif
+#if defined(MEMO_CUDA_IMPLEMENTATION_DONE) && !defined(MEMO_CUDA_ROW_KERNELS)
+#error "memo_sp.h: include it before memo_cuda.cuh, whose implementation compiles the row kernels"
+#endif
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
+ *
+ *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
+ *     >>row kernels         loops over the row bodies, above; their devices
+ *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
+ *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
+ *     >>mesh                coordinates and groups of a rank
+ *     >>shardings           positions, ranks and rows
+ *     >>target              streams and events to enqueue on; messages and row kernels
+ *     >>masks               which keys a query sees
+ *     >>host attention      tiles of queries against tiles of keys, on the host
+ *     >>attention shape     tokens, heads and masks of a rank
+ *     >>ulysses exchange    rows to heads and back
+ *     >>exchange plans      steps and rows that travel, from runs and masks
+ *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>block orders        the orders of overlapped blocks
+ *     >>block runs          creation, passes and layers of blocks
+ *     >>loss                tiles of the classifier, their losses and gradients
+ *     >>scan                states and halo rows of recurrences
+ *     >>experts             rows that go to the ranks of their experts, and back */
+
+#include "sp/comm.h"
+#include "sp/row_kernels.h"
+#include "sp/threads.h"
+#include "sp/nccl.h"
+#include "sp/mesh.h"
+#include "sp/shardings.h"
+#include "sp/target.h"
+#include "sp/attention/masks.h"
+#include "sp/attention/host.h"
+#include "sp/attention/shape.h"
+#include "sp/attention/ulysses.h"
+#include "sp/attention/exchange.h"
+#include "sp/attention/ring.h"
+#include "sp/attention/hybrid.h"
+#include "sp/block_orders.h"
+#include "sp/block_runs.h"
+#include "sp/loss.h"
+#include "sp/scan.h"
+#include "sp/experts.h"
+
+#endif /* MEMO_SP_IMPLEMENTATION */

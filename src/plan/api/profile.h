@@ -1,0 +1,58 @@
+#pragma once
+/* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
+ *
+ * The planner needs a few times of a trainer on a device.  Measure the times once, by
+ * memo_session_measure, and keep the profile in a file. */
+
+#define MEMO_PROFILE_TENSORS_MAX 64
+#define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
+
+typedef struct memo_profile_tensor {
+    char name[32]; /* no blanks */
+    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
+    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
+} memo_profile_tensor;
+
+/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
+ * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
+typedef struct memo_profile_transfer {
+    int64_t size_bytes; /* 0: not measured */
+    double out_s, back_s;
+} memo_profile_transfer;
+
+typedef struct memo_profile {
+    int64_t n_rows;  /* of the micro-batch that the times below are for */
+    int32_t n_kinds; /* of layers */
+    int32_t n_tensors;
+    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
+    /* Measured in slices of n_rows: as in memo_kind_times. */
+    double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
+    double between_s;              /* between the last forward and the first backward */
+    double update_s_per_byte;      /* of states that the update uses; 0: not measured */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
+    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
+     * measured, it gives the rate. */
+    memo_profile_transfer copies[2];
+    memo_profile_transfer file;
+} memo_profile;
+
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+ * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
+ * one femtosecond.
+ *
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
+ *        UPDATE_OF_A_BYTE_ON_HOST]
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   tensor NAME                                                each tensor, and after it
+ *   row TIME|- [GROWTH]                                        recomputation, in each kind
+ *   copy BYTES TO_HOST TO_DEVICE                               small, then large
+ *   file BYTES WRITE READ */
+MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+                                        memo_error* error);
+

@@ -1,0 +1,108 @@
+#pragma once
+/* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+ *
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
+ * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
+ * within device memory, host memory and the file.
+ *
+ * The step of a table of rows is the makespan that memo_schedule_simulate finds for
+ * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
+ * paper) and from tables that need little memory the planner makes random changes: of a tensor in
+ * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
+ * or gives up the missing bytes.
+ *
+ * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
+ * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
+ * that moves least.  The same desc always gives the same plan.
+ *
+ * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
+ * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
+
+typedef struct memo_swap_plan_desc {
+    /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
+     * times. */
+    const memo_swap_desc* swap;
+    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+     * any unit, if all are in this unit. */
+    const memo_kind_times* kinds;
+    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+     * layers, the last layer behind the layers. */
+    const struct memob_states_desc* states;
+    double update_s_per_byte;      /* of states that the update uses */
+    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
+    double between_s;              /* after the last forward */
+    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
+     * the last chunk.  NULL: before each backward turn. */
+    const struct memo_turn* turns;
+    int32_t last_chunk;
+    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
+     * nothing.  memo_swap_generate leaves it out. */
+    const double* turns_s;
+    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
+    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
+     * host [0] and to the device [1] while the step computes. */
+    double slowdown_s_per_byte[2];
+    double copy_s; /* of each copy, in addition to the bytes */
+    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
+     * HANDED rows do. */
+    double to_host_bytes_per_s, to_device_bytes_per_s;
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
+    int64_t device_bytes, host_bytes;
+    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
+    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
+     * longer than the best plan, as a share of the step.  The last two layers, which never move,
+     * may differ.  0: 0.001; negative: no such plan is preferred. */
+    double uniform_share;
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
+     * write in addition to the bytes, and the rates (0: no time). */
+    int64_t spill_bytes;
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
+} memo_swap_plan_desc;
+
+/* What keeps the step from being shorter. */
+typedef enum memo_swap_limit {
+    MEMO_SWAP_LIMIT_NONE = 0,
+    MEMO_SWAP_LIMIT_BANDWIDTH,
+    MEMO_SWAP_LIMIT_HOST_MEMORY,
+    MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+} memo_swap_limit;
+
+typedef struct memo_swap_plan {
+    /* What to set in memo_swap_desc. */
+    int64_t* rows;         /* (n_layers, n_tensors), owned by the plan; NULL: by alpha */
+    double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
+    int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
+
+    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of a step of
+     * one micro-batch, after a step like this; update_s is the update's time, unless fused. */
+    double step_s, update_s;
+    double stall_s;      /* stall of the compute stream, part of step_s */
+    double recompute_s;  /* recomputation, part of step_s */
+    double alpha_step_s; /* step_s of the best single alpha */
+    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
+    memo_swap_limit limit;
+    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
+} memo_swap_plan;
+
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
+ * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
+ * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
+ * tensor the profile may be of slices of another size; times are scaled.
+ * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
+MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+                                                double* recompute_s_per_row,
+                                                const memo_profile* profile, memo_error* error);
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+ * smallest plan needs); OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                                    memo_error* error);
+MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
+/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
+MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
+/* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
+MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
+

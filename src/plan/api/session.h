@@ -1,0 +1,649 @@
+#pragma once
+/* ---- 4 session: from tensors and a budget to a running step -------------------------------------
+ *
+ * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
+ * measures, plans, and opens an arena and a swap engine that fit.
+ *
+ *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
+ *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     memo_session_desc desc = {0};
+ *     desc.tensors = tensors;  desc.n_tensors = 2;
+ *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *     desc.device_bytes = (int64_t)4 << 30;
+ *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
+ *     memo_session_create(&desc, &session, &error);
+ *     for (step = 0; step < n_steps; step++) {
+ *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
+ *         update(parameters, gradients);
+ *     }
+ *
+ * Create is three steps in a row, each usable alone:
+ *
+ *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
+ *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
+ *
+ * A plan fits or says what is missing.  So a table of all policies is a loop:
+ *
+ *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+ *         desc.policy = (memo_policy)policy;
+ *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
+ *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes,
+ *                plan->shortage);
+ *         memo_step_plan_destroy(plan);
+ *     }
+ *
+ * Bits.  A run keeps the bits if recompute gives each row the bits of the first computation, for
+ * any run of whole tiles.  Products of libraries choose an algorithm by shape: compute products
+ * tile by tile in the forward too, or make the tensor WHOLE.  memo_session_verify compares the
+ * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
+ * the environment) tests this, and finds wrong sizes, orders and recomputations.
+ *
+ * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
+ * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
+ * everything between begin and end of a micro-batch.
+ *
+ *     static void step(void* user, memo_session* s) {
+ *         for (l = 0; l < L; l++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *         for (l = L - 1; l >= 0; l--) {
+ *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
+ *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             memo_session_backward_end(s, l);
+ *             memo_session_free(s, scratch);
+ *         }
+ *     }
+ *
+ * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * memo_session_get_address makes an error.  Requests are not recorded while the first step
+ * computes: a step that needs a plan to fit cannot run before there is a plan, and
+ * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
+ * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * layers may be open at a time, for fused kernels (memo.h, chapter 7).
+ *
+ * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
+ * need not check calls.  memo_session_end and memo_session_run return the error.
+ *
+ * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
+ * the calling thread computes or the session is checked. */
+
+typedef struct memo_session memo_session;
+
+/* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
+ * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
+ * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
+ * the backward.  memo_session_get_slice gives the rows.
+ *
+ *     for (l = 0; l < L; l++)
+ *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *
+ * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
+ * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
+ * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
+ * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
+ * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
+ * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+
+/* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
+ * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
+ * the host, or in a file, and comes to the device for each layer that uses the state.
+ *
+ *     static const memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
+ *                                         {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
+ *                                         {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
+ *
+ *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
+ *     memo_session_update(session, &error);            // calls desc.update for each layer
+ *
+ * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
+ * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
+ * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
+ * two.  The states of a layer are on the device between begin and end of the layer.  States of
+ * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
+ * LAST are there from the end of the last forward to the end of the first backward.  One layer is
+ * open at a time.
+ *
+ * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
+ * update.  With update_is_fused the last backward of a step updates each layer at once, so nothing
+ * travels for the update alone.  Sums over ranks fit into `update` of a layer; a norm of all
+ * gradients needs an update that is not fused.  All states are zero bytes at first.  The session
+ * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
+ * update the bytes of gradients have no meaning.
+ *
+ * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
+ * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
+ * device in turn, so the states of one layer travel while another layer computes.  Each place is as
+ * large as the layers there need.  On the device states take all resident states and both places.
+ * On the host they take the streamed states that are not spilled, and two places for spilled ones.
+ * Changed states go back when their layer ends; a state that no pass changes never goes back.
+ * Losses and states are the same bits, whatever is streamed.
+ *
+ * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
+ * device, while the device computes.  Then all states are streamed and none is spilled.  States
+ * that only the update uses never travel, a layer's gradients go to the host, and the next forward
+ * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
+ * shorter step.
+ *
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
+ * times are of a step of one micro-batch, with all copies of states. */
+#define MEMO_LAYER_FIRST (-1)
+#define MEMO_STATE_FIRST (1u << 30)
+#define MEMO_STATE_LAST  (1u << 31)
+
+typedef enum memo_pass {
+    MEMO_PASS_SESSION = 0, /* as long as the session */
+    MEMO_PASS_FORWARD,
+    MEMO_PASS_BETWEEN,
+    MEMO_PASS_BACKWARD,
+    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
+    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+} memo_pass;
+
+/* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
+ * earlier micro-batch.  The trainer lists the turns of a step in `order`: the forward or the
+ * backward of a micro-batch in a chunk of layers.  Each call of memo_session_run, or of begin and
+ * end, is the next turn; after the last turn the order begins again.  1F1B of M micro-batches:
+ *
+ *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
+ *     if (ahead >= M) ahead = M - 1;
+ *     for (i = 0; i < M + ahead; i++) {
+ *         if (i < M) order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
+ *         if (i >= ahead) order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
+ *     }
+ *     desc.order = order;  desc.n_order = n;
+ *     ...
+ *     for (k = 0; k < n; k++) {                         // a step
+ *         memo_batch batch = {.turn = order[k]};        // another turn than the next is an error
+ *         if (memo_session_run(session, &batch, &error)) ...;
+ *     }
+ *
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         int32_t i = memo_session_get_batch(s).turn.micro_batch;
+ *         if (layer == 0) receive(stage - 1, i, memo_session_get_address(s, layer, INPUT));
+ *         ... compute; the last layer sends its output ...
+ *     }
+ *
+ * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
+ * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
+ * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
+ * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
+ * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
+ * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
+ * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
+ * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
+ * the same memory.
+ *
+ *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
+ *
+ *     static void weights(void* user, memo_session* s, int32_t layer) {
+ *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
+ *     }
+ *
+ * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
+ * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
+ * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
+ * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
+ * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
+ * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
+ * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ *
+ *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
+ *                      1F1B: ahead + 1
+ *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     + n_places *     the most that buffers from forward to backward take in a chunk, each
+ *                      rounded up to 512 bytes
+ *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
+ *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
+ *     + a turn         the most that other buffers take in a turn
+ *     + SESSION        buffers that live as long as the session
+ *
+ * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
+ * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
+ * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
+ * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
+ * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
+ * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * is open at a time. */
+typedef struct memo_turn {
+    int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
+    int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
+    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+} memo_turn;
+#define MEMO_TURNS_MAX 4096
+
+/* Where states are updated. */
+typedef enum memo_update {
+    MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
+                                shorter by measured times, or only that fits */
+    MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
+    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+} memo_update;
+
+/* What happens to activations between forward and backward. */
+typedef enum memo_policy {
+    MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
+    MEMO_POLICY_KEEP,      /* every tensor stays on the device */
+    MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
+    MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
+    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+} memo_policy;
+#define MEMO_N_POLICIES 6
+MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
+
+/* A buffer of device memory, requested and freed by the session, lives from the begin of layer
+ * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
+ * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
+ * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
+ * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
+ * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
+ * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
+ * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
+ * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
+ * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
+ * the micro-batch, or of the longest shape if the buffer lives as long as the session.
+ *
+ * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
+ * each other, in memory that other shapes use for other things.  So the keys and values of a
+ * generation grow from call to call, and take nothing from training.  row_bytes counts for the
+ * shape's rows. */
+typedef struct memo_session_buffer {
+    const char* name; /* shown in plans; borrowed */
+    int64_t size_bytes, row_bytes;
+    memo_pass first;
+    int32_t first_layer;
+    memo_pass last;
+    int32_t last_layer;
+    uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
+} memo_session_buffer;
+#define MEMO_EACH_LAYER           (-1)
+#define MEMO_EACH_SLICE           (-2)
+#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
+#define MEMO_IN_SHAPE(shape)      (1 + (shape))
+#define MEMO_SESSION_BUFFERS_MAX  64
+
+/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
+ * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
+ * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
+ * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
+ * each other in the desc's table.  Each takes less memory than the one before, and no less time.
+ * All must give the same bits.
+ *
+ *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
+typedef struct memo_session_alternative {
+    int32_t buffer;                /* index in the desc's buffers */
+    int64_t size_bytes, row_bytes; /* instead of the buffer's */
+    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
+     * lives.  A buffer that lives across layers counts once for each row. */
+    double s_per_row;
+} memo_session_alternative;
+#define MEMO_SESSION_ALTERNATIVES_MAX 64
+
+/* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
+ * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
+ * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
+ * no more device memory if possible.  A buffer of the whole session has one address under all. */
+typedef struct memo_shape {
+    int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+                                rows alone are moved */
+} memo_shape;
+#define MEMO_SHAPES_MAX 16
+
+/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
+ * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
+ * the calling thread computes. */
+typedef struct memo_session_output {
+    const char* name; /* shown in messages; borrowed, as the bytes are */
+    void* address;
+    int64_t size_bytes;
+    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
+} memo_session_output;
+#define MEMO_NO_OUTPUTS (-1)
+
+typedef struct memo_session_desc {
+    /* NULL: the session creates a host device, and the calling thread computes. */
+    const memo_device* device;
+    memo_stream compute_stream;
+    int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
+
+    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;    /* tokens of a micro-batch, at most */
+    int64_t tile_rows; /* 0: 1 */
+    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+     * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
+     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * smaller, faster slice. */
+    int64_t slice_rows;
+    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
+     * chapter 7. */
+    int64_t routed_rows_layer, routed_rows_all;
+    const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
+    int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
+    const memo_shape* shapes; /* copied; memo_batch.shape is an index */
+    int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
+    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
+    const int32_t* layer_kinds;   /* (n_layers) */
+    const uint32_t* tensor_kinds; /* (n_tensors) */
+    /* (kinds): what the trainer itself copies on the same link while a layer computes, such as
+     * weights and optimizer states; the planner leaves room.  NULL: nothing. */
+    const memo_traffic *forward_traffic, *backward_traffic;
+
+    void* user; /* first argument of every function */
+    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
+     * Called for every plan that is tried; the addresses of the last call remain valid. */
+    void (*setup)(void* user, memo_session* session);
+    /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
+    void (*step)(void* user, memo_session* session);
+    void (*forward)(void* user, memo_session* session, int32_t layer);
+    /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
+    void (*between)(void* user, memo_session* session);
+    void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    void (*weights)(void* user, memo_session* session, int32_t layer);
+    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+     * gradient, which takes the output's place.  Called before each backward of the last layer; if
+     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
+     * likewise.  NULL: nothing. */
+    void (*loss)(void* user, memo_session* session);
+    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
+     * tensors that come earlier in the table.  The function must change nothing else, such as a
+     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
+     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
+    void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                      int64_t begin, int64_t end);
+    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
+     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
+     * changes, or changes only states and other memory of the session.  0: measuring is refused
+     * unless `measuring` is set. */
+    const memo_session_output* outputs;
+    int32_t n_outputs;
+    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
+     * fifth faster than a model's weights: call memo_session_fill_states here. */
+    void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
+     * recompute is called only to measure, for all rows of each tensor. */
+    int32_t backward_recomputes;
+    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
+    int32_t n_buffers;
+    const memo_session_alternative* alternatives; /* of buffers; copied */
+    int32_t n_alternatives;
+
+    /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
+     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
+     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * error, and all fail if one does.  They use the least budget of all ranks and the longest
+     * times, and choose the same rows.  Fields that must match are compared. */
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+
+    /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
+    int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
+    /* Without device_bytes: what is left to libraries, which take memory later.  0: 1 GiB or 3 % of
+     * the device, the larger, but at most half of the free memory; none on a host device, or on a
+     * device of less than 4 GiB. */
+    int64_t reserve_bytes;
+    int64_t host_bytes;          /* pinned; 0: no limit */
+    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
+    int64_t disk_bytes;          /* 0: no limit */
+    double spill_bytes_per_s;    /* as in memo_swap_desc */
+
+    /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
+    const memo_state* states;
+    int32_t n_states;
+    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
+     * without states, or if update_on is HOST. */
+    void (*update)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
+     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
+     * from step to step, such as a step number, belongs in a state.  The function may only call
+     * memo_session_get_host_state.  Needs device->launch_host. */
+    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    memo_update update_on;   /* 0: planned, if update_host is set */
+    int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
+    int32_t states_stay;     /* 1: on the device, whatever the budgets */
+
+    memo_policy policy; /* 0: MEMO */
+    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
+     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+     * n_tensors). */
+    const int64_t* rows;
+    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
+    double alpha;
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
+     * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
+     * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
+     * life and after it.  States change only in passes that may write to them.  The first
+     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
+     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
+     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
+     * each layer.  It waits in every layer. */
+    int32_t is_checked;
+    memo_log log; /* a line for each phase */
+} memo_session_desc;
+
+/* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
+ * plans of the other shapes are owned by the plan. */
+typedef struct memo_step_plan {
+    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+    memo_shape shape;
+    memo_policy policy;
+    int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
+    const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
+    int32_t n_order, n_chunks, n_weight_places;
+    memo_swap_sizes sizes; /* of the swap engine */
+    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
+    int64_t device_bytes;
+    int64_t activation_bytes; /* the swap engine's */
+    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
+    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
+                                 live from forward to backward, or from there to WEIGHTS */
+    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
+    int64_t host_bytes;       /* pinned */
+    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
+    /* So many states of layers are streamed: first those that only the update uses, then gradients,
+     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
+     * so many lie in a file. */
+    int64_t n_streamed, n_spilled;
+    int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
+    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
+     * desc has no alternatives. */
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
+    int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
+    memo_trace* trace;                              /* the requests of a micro-batch */
+    memo_plan* addresses;                           /* memo_plan_write_svg draws them */
+    memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    int32_t fits;
+    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+} memo_step_plan;
+
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
+ * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
+ * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
+ * With states two more follow.  If there are 7 or more, copies run beside every second one, which
+ * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
+ * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
+ * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
+ * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
+ * OUT_OF_HOST_MEMORY; errors of step and the device. */
+MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+/* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
+ * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
+ * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan** plan, memo_error* error);
+/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
+ * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                            memo_error* error);
+/* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
+ * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
+MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       memo_session** session, memo_error* error);
+/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
+ * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
+ * the three; a policy that may need times takes outputs or `measuring` in any case. */
+MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                         memo_error* error);
+/* Waits for the compute stream. */
+MEMO_API void memo_session_destroy(memo_session* session);
+
+/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
+ * sessions: twice with every tensor kept, then with half of the rows swapped and half recomputed,
+ * and by the desc's policy and budgets, planned by estimated times.  The second and the third run
+ * are left out if they do not fit host memory.  The desc's outputs and the gradients of states must
+ * have the same bits each time.  In slices, kept outputs are also compared with outputs of a layer
+ * at once, whose sums have another order: both may differ by a hundredth of the norm, in 16 bits by
+ * a tenth.  Each run begins with the same outputs, which have their bytes again afterwards; states
+ * begin with small numbers.  Call once, before memo_session_create, with inputs and rows of which a
+ * kept step fits.  All ranks must call this.  Finds what a checked session cannot see: a backward
+ * that reads a layer that has ended, and gradients that are zeroed in the wrong slice.  Errors:
+ * INVALID_ARGUMENT (the output, layer and number that differ first, and in which run; or nothing to
+ * compare); INFEASIBLE (a kept step does not fit); errors of the calls above. */
+MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+
+MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
+/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
+ * shape; then the sum and the maximum over shapes. */
+MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
+/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
+ * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
+ * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
+ * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
+ * tensors or other requests); OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+                                          memo_error* error);
+MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+                                         memo_step_plan** plan, memo_error* error);
+
+/* A micro-batch.  All zero: all rows, forward and backward. */
+typedef struct memo_batch {
+    int64_t n_rows;          /* 0: the shape's */
+    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
+    int32_t shape;           /* index in the desc's shapes */
+    int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
+    memo_turn turn;      /* of sessions with an order: the next turn */
+} memo_batch;
+
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
+ * open micro-batch it returns INVALID_STATE, and changes nothing. */
+MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+                                      memo_error* error);
+
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+ * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
+MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
+MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
+/* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
+MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_computes(const memo_session* session);
+/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
+/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
+MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
+MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
+
+/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+ * addresses are used; without this call there are none, and memo_session_get_address of such a
+ * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
+ * declared are an error of the session. */
+MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
+MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
+
+/* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape.  With slices:
+ * row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
+/* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
+ * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
+ * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
+ * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
+MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
+                                         void** first);
+/* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
+ * memory that harms nothing.  Call this inside the layer that uses the buffer. */
+MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
+/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
+ * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
+MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
+/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
+ * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
+ * memo_arena_alloc on memo_session_info.arena. */
+MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
+MEMO_API void memo_session_free(memo_session* session, void* address);
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
+ * changes; the bytes are there while the layer is open. */
+MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
+/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
+ * the state. */
+MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
+                                           int32_t state);
+/* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
+ * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
+ * error in a step, run the step again.  States keep their bytes, unless the error says that the
+ * update has changed some layers: then write all states. */
+MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Drops the gradients since the last update, for instance if their norm is not finite: the next
+ * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
+MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+/* Calls fill for each layer, as update is called, to set states on the device: first values.  If
+ * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
+ * States that the update does not use keep their bytes.  Drops the gradients.  Between
+ * micro-batches.  Errors: as memo_session_update. */
+MEMO_API memo_status memo_session_fill_states(memo_session* session,
+                                              void (*fill)(void* user, memo_session* session,
+                                                           int32_t layer),
+                                              memo_error* error);
+/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
+ * memory, or sets them; to write, bytes NULL is zero, as all are at first.  They are read and
+ * written where they lie, without room on the device.  Waits for the compute stream and for all
+ * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
+ * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
+ * the device's. */
+MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+                                             int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                             memo_error* error);
+MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+                                              int64_t offset_bytes, const void* bytes,
+                                              int64_t n_bytes, memo_error* error);
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
+MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
+
+typedef struct memo_session_info {
+    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
+     * NULL. */
+    const memo_step_plan* plan;
+    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
+    /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
+    int64_t states_to_host_bytes, states_to_device_bytes;
+} memo_session_info;
+MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
+

@@ -1,0 +1,189 @@
+#pragma once
+#include "plan/offsets/windows.h"
+/* --- >>ejections ---
+ * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
+ *
+ * The highest item waits for a place within a capacity.  A waiting item takes the place where the
+ * items in its way weigh least, and then these items wait.  An item that took a place weighs more
+ * from then on, so that the same items do not chase each other.
+ * (An ejection pool, Nagata and Braysy 2009.) */
+
+enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
+
+typedef struct memoi_ejections {
+    const memoi_problem* problem;
+    int64_t* offsets; /* of items; -1: the item waits */
+    double* weight;
+    int32_t* waiting;           /* the last one is placed first */
+    memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
+    memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
+    int32_t* place;
+    int32_t* end;         /* of items */
+    int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
+    int64_t n_waiting;
+    uint64_t random;
+} memoi_ejections;
+
+/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
+ * Scratch: sorted, and place, of n + 2. */
+MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
+                             memob_keyed* sorted, int32_t* place) {
+    int bits = 1;
+    int64_t mask, sum;
+    while (n >> (bits + 2) > 0) bits++;
+    mask = ((int64_t)1 << bits) - 1;
+    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
+        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
+        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
+        for (int64_t k = sum = 0; k <= mask; k++) {
+            sum += place[k];
+            place[k] = (int32_t)(sum - place[k]);
+        }
+        for (int64_t k = 0; k < n; k++)
+            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
+        memcpy(list, sorted, (size_t)n * sizeof *list);
+    }
+}
+
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_problem* problem = e->problem;
+    const memoi_neighbors* lists = problem->neighbors;
+    const memoi_item* items = problem->items;
+    const int64_t size = items[i].size;
+    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
+    double weight = 0, least = HUGE_VAL;
+
+    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
+     * before i ends are looked at. */
+    for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
+        const int64_t j = lists->list ? lists->list[k] : k;
+        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+            e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
+            k += MEMOI_EJECTIONS_BLOCK - 1;
+            continue;
+        }
+        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
+            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+            continue;
+        e->begins[n].key = e->offsets[j] - size;
+        e->ends[n].key = e->offsets[j] + items[j].size;
+        e->begins[n].index = e->ends[n].index = j;
+        top = memob_max(top, e->ends[n].key);
+        n++;
+    }
+    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+
+    /* On the ground, or on top of a neighbor. */
+    for (int64_t k = -1; k < n && least > 0; k++) {
+        const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
+        if (offset + size > capacity) break;
+        for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
+            weight += e->weight[e->begins[n_begun].index];
+            n_fixed += items[e->begins[n_begun].index].fixed >= 0;
+        }
+        for (; n_ended < n && e->ends[n_ended].key <= offset; n_ended++) {
+            weight -= e->weight[e->ends[n_ended].index];
+            n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
+        }
+        weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
+        if (n_fixed > 0 || weight >= least) continue;
+        least = weight;
+        place = offset;
+    }
+    if (place < 0) return 0;
+    for (int64_t k = 0; k < n && least > 0; k++) {
+        const int64_t j = e->ends[k].index;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        e->offsets[j] = -1;
+        e->waiting[e->n_waiting++] = (int32_t)j;
+    }
+    e->offsets[i] = place;
+    if (least > 0)
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
+                        (double)(items[i].end - items[i].begin);
+    return 1;
+}
+
+/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
+ * lowered item is not raised again, and weights stay: an item that was often in the way stays
+ * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
+ * step.  The shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
+MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
+                                 memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
+    enum { PLACES = 4, STEPS = 160 }; /* of a node; from a plan to the goal, at most */
+    const int64_t n = problem->n_items, before = effort->nodes_left;
+    int64_t step = 0, budget = MEMOI_TRIES, n_places, highest;
+    int listed = memoi_neighbors_list(problem);
+    memob_arrays a = {NULL, 0};
+    memoi_ejections e;
+    memset(&e, 0, sizeof e);
+    e.problem = problem;
+    e.random = effort->seed;
+    e.offsets = MEMOB_ARRAY(&a, int64_t, n);
+    e.weight = MEMOB_ARRAY(&a, double, n);
+    e.waiting = MEMOB_ARRAY(&a, int32_t, n);
+    e.begins = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.ends = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.sorted = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.place = MEMOB_ARRAY(&a, int32_t, n + 2);
+    e.end = MEMOB_ARRAY(&a, int32_t, n);
+    e.largest_end = MEMOB_ARRAY(&a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
+    for (int64_t i = 0; !a.failed && i < n; i++) {
+        int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
+        e.end[i] = (int32_t)problem->items[i].end;
+        e.weight[i] = (double)problem->items[i].size *
+                      (double)(problem->items[i].end - problem->items[i].begin);
+        if (e.end[i] > *largest) *largest = e.end[i];
+    }
+    if (listed == 0) a.failed = 1;
+    if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
+    n_nodes = before - memob_min(n_nodes, before); /* left at the end */
+    if (!a.failed) memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
+    for (int64_t capacity = INT64_MAX; !a.failed;) {
+        highest = memoi_solution_highest(problem, best);
+        if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
+            break;
+        if (capacity >= best->peak) {
+            step = memob_max(2 * step, (best->peak - goal) / STEPS + 1);
+            capacity = memob_max(goal, best->peak - step);
+        }
+
+        /* The highest item waits. */
+        e.offsets[highest] = -1;
+        e.waiting[0] = (int32_t)highest;
+        e.n_waiting = 1;
+        for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
+            if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
+            if (n_places % MEMOI_CLOCK == 0 && memob_now_s() > effort->deadline) break;
+            if (!memoi_ejections_place(&e, e.waiting[--e.n_waiting], capacity)) {
+                e.n_waiting++;
+                break;
+            }
+        }
+        effort->nodes_left -= memob_min(n_places / PLACES + 1, effort->nodes_left);
+        if (e.n_waiting == 0) {
+            memcpy(best->offsets, e.offsets, (size_t)n * sizeof(int64_t));
+            continue;
+        }
+        if (cores) {
+            cores->deadline =
+                memob_now_s() + (effort->deadline - memob_now_s()) / (double)MEMOI_SHARE;
+            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / MEMOI_SHARE,
+                                              budget / MEMOI_SHARE, effort, best);
+        }
+        memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
+        if (best->peak <= capacity) continue;
+
+        capacity = INT64_MAX;
+        step /= MEMOI_SHARE; /* and twice that comes next */
+        if (step <= (best->peak - goal) / STEPS && budget < (int64_t)1 << 40) budget *= 2;
+        memoi_search_report(effort, problem, best, problem->lower_bound,
+                            before - effort->nodes_left);
+    }
+    memob_arrays_free(&a);
+    return !a.failed;
+}
+

@@ -1,0 +1,124 @@
+#pragma once
+#include "plan/offsets/problem.h"
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
+
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
+
+/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
+ * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
+MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
+    int64_t low = i + 1, high = problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->items[middle].begin < problem->items[i].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many entries the lists have, with gaps at most. */
+MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
+    for (int64_t i = 0; i < n; i++)
+        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    return n_entries;
+}
+
+/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
+ * or the place of the next neighbor. */
+MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
+                               int is_listed) {
+    if (is_listed) {
+        neighbors->list[fill[i]] = (int32_t)j;
+        neighbors->list[fill[j]] = (int32_t)i;
+    }
+    fill[i]++;
+    fill[j]++;
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
+MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, n_entries, j, k;
+    memob_arrays scratch = {NULL, 0};
+    memob_keyed* order;
+    int64_t* fill;
+    int32_t* sorted;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
+    if (neighbors->list) return 1;
+    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
+    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    if (neighbors->are_too_many) return -1;
+
+    /* The lists stay until the problem is freed, because several searches read them. */
+    fill = MEMOB_ARRAY(&scratch, int64_t, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
+    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
+    if (scratch.failed || !neighbors->first || !neighbors->list) {
+        memob_arrays_free(&scratch);
+        MEMO_FREE(neighbors->first);
+        MEMO_FREE(neighbors->list);
+        memset(neighbors, 0, sizeof *neighbors);
+        return 0;
+    }
+
+    /* Two passes, counts and then lists, so that all lists share one array. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            int64_t last = memoi_neighbors_item_last(problem, i);
+            for (j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
+        }
+        for (k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
+        for (int64_t i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+
+    /* Fixed items enter the lists of their neighbors first, the lowest first. */
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = neighbors->first[i];
+    }
+    if (problem->n_fixed > 0) {
+        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+        for (int64_t i = 0; i < n; i++)
+            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+    }
+    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
+        int32_t* list = neighbors->list + neighbors->first[i];
+        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
+        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
+    }
+    memob_arrays_free(&scratch);
+    return 1;
+}
+
+/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
+    const memoi_item* item = &problem->items[i];
+    int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (; k < last && problem->n_fixed > 0; k++) {
+        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
+        if (other->fixed < 0 || other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
+}
+

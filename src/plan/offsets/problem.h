@@ -1,0 +1,96 @@
+#pragma once
+#include "memo/base.h"
+/* ---- >>problem ----------------------------------------------------------------------------------
+ * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
+ *
+ * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
+ * items that live together.  Two items overlap exactly where they share a section, so a packing of
+ * every section is a plan.  Items of size 0 are left out.
+ *
+ * With several streams a few more pairs conflict: the earlier item is *held* against the later.
+ * These pairs are listed one by one. */
+
+/* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
+enum {
+    MEMOI_SMALL_ITEMS = 500,
+    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
+    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4            /* a stage that may gain nothing spends a quarter of what is left */
+};
+
+typedef struct memoi_range {
+    int64_t begin, end; /* sections [begin, end) */
+} memoi_range;
+
+typedef struct memoi_item {
+    int64_t size;       /* in units, as all below */
+    int64_t alignment;  /* 1 if the unit guarantees it */
+    int64_t fixed;      /* offset, or -1 */
+    int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t until;      /* end, or later: where the last item held against it begins */
+    int64_t first_range, n_ranges;
+    int64_t lifetime; /* in the plan's time */
+    int64_t buffer;   /* index in the plan */
+} memoi_item;
+
+typedef struct memoi_problem {
+    memoi_item* items;   /* ordered by begin */
+    memoi_range* ranges; /* one an item, more with gaps; in the order of items */
+    int64_t n_items, n_ranges, n_sections, n_fixed;
+    int64_t* section_bounds; /* at least the sum of sizes */
+    int64_t lower_bound;
+    int64_t ground; /* the top of the highest fixed item */
+    int64_t unit_bytes;
+    int32_t has_alignment, has_gaps;
+    int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
+    int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
+                             are valid, proofs are not */
+    int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
+    int64_t n_held;
+    struct memoi_neighbors* neighbors;
+} memoi_problem;
+
+/* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1]: fixed items
+ * first, the lowest first.  The lists are made on first use. */
+typedef struct memoi_neighbors {
+    int64_t* first;
+    int32_t* list;
+    int32_t are_too_many;
+} memoi_neighbors;
+
+MEMOI void memoi_problem_free(memoi_problem* problem) {
+    MEMO_FREE(problem->items);
+    MEMO_FREE(problem->ranges);
+    MEMO_FREE(problem->section_bounds);
+    MEMO_FREE(problem->held);
+    if (problem->neighbors) {
+        MEMO_FREE(problem->neighbors->first);
+        MEMO_FREE(problem->neighbors->list);
+    }
+    MEMO_FREE(problem->neighbors);
+    memset(problem, 0, sizeof *problem);
+}
+
+MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item* a = &problem->items[i];
+    const memoi_item* b = &problem->items[j];
+    if (a->begin >= b->end || b->begin >= a->end) return 0;
+    for (int64_t k = 0; k < a->n_ranges; k++)
+        for (int64_t l = 0; l < b->n_ranges; l++)
+            if (problem->ranges[a->first_range + k].begin <
+                    problem->ranges[b->first_range + l].end &&
+                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
+                return 1;
+    return 0;
+}
+

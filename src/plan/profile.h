@@ -1,0 +1,154 @@
+#pragma once
+#include "memo/engine.h"
+/* ---- >>profile ----------------------------------------------------------------------------------
+ * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
+
+#define MEMOI_PROFILE_REPETITIONS 5
+#define MEMOI_PROFILE_SMALL_BYTES 32768
+#define MEMOI_PROFILE_COPY_S      0.1 /* the longest that a copy of more bytes should take */
+
+typedef struct memoi_profiler {
+    memob_engine engine;  /* each memory holds two of the largest copies; one operation of a file */
+    memo_event events[2]; /* the engine's, which time a transfer */
+    int64_t copy_bytes;   /* of the copy being measured */
+    int64_t half_bytes;   /* the second half of both memories begins there */
+    memob_spill_op file_op;
+    int64_t n_beside; /* copies beside it */
+} memoi_profiler;
+
+/* Sorts times; clocks of finite resolution may give one below 0. */
+MEMOI double memoi_profile_median(double* times_s, int64_t n) {
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
+    return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
+}
+
+/* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
+ * write, and copies that keep their link busy meanwhile: what they touch lies in the other half. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
+                                     memo_error* error) {
+    const int is_file = stream == MEMOB_SWAP_FILE;
+    const int32_t link = is_file ? MEMOB_SWAP_TO_DEVICE - p->file_op.is_write : stream;
+    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
+    memob_engine* e = &p->engine;
+    double times[MEMOI_PROFILE_REPETITIONS];
+    memob_engine_call(e, error);
+    for (int i = -1; i < n; i++) { /* the first warms up */
+        memob_engine_record(e, stream, 0);
+        for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
+            memob_engine_copy(e, link, begin, begin, p->copy_bytes);
+        if (is_file) memob_engine_use_file(e, 0);
+        memob_engine_record(e, stream, 1);
+        if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
+        if (!e->status)
+            e->status = memo_event_elapsed(&e->device, e->events[0], e->events[1],
+                                           &times[memob_max(i, 0)], error);
+    }
+    if (!e->status) *median_s = memoi_profile_median(times, n);
+    return e->status;
+}
+
+/* Copies of rising size.  Short ones, which are timed once, refuse a link on which measuring would
+ * take hours.  Smaller copies than the largest show the rate of a slow link, too. */
+MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
+                                       memo_profile* profile, memo_error* error) {
+    for (p->copy_bytes = memob_min(8, largest_bytes);;
+         p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
+        const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
+        const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
+        memo_profile_transfer* copy = &profile->copies[1];
+        double slower_s;
+        memo_status status = memoi_profile_time(p, MEMOB_SWAP_TO_HOST, n, &copy->out_s, error);
+        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_TO_DEVICE, n, &copy->back_s, error);
+        if (status) return status;
+        copy->size_bytes = p->copy_bytes;
+        if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
+
+        slower_s = fmax(copy->out_s, copy->back_s);
+        if (is_short && slower_s > 1.25)
+            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                  "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
+                                  "measuring such a link would take hours, so give a profile",
+                                  (long long)p->copy_bytes, slower_s);
+        if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
+            return MEMO_STATUS_OK;
+    }
+}
+
+MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
+                                      memo_profile* profile, memo_error* error) {
+    const memo_profile_transfer* copy = &profile->copies[1];
+    memob_engine* e = &p->engine;
+    const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
+    const int n = MEMOI_PROFILE_REPETITIONS;
+    int64_t n_bytes = p->half_bytes;
+    memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
+    if (status) return status;
+
+    /* A file like the swap engine's, with its own stream, so that copies run beside it. */
+    if (bytes > 0 && bytes < (double)n_bytes)
+        n_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
+    status = memob_spill_create(&e->file, directory, n_bytes, bytes_per_s, e->host_memory, error);
+    memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
+    p->copy_bytes = copy->size_bytes;
+
+    /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
+     * bandwidth of host memory. */
+    for (int is_read = 0; is_read < 2 && !status; is_read++) {
+        double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
+        const double copy_s = is_read ? copy->back_s : copy->out_s;
+        memob_spill_op_init(&p->file_op, &e->file, !is_read,
+                            e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
+        p->n_beside = 0;
+        status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
+        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        if (!status)
+            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_SWAP_TO_HOST + is_read],
+                                             error);
+    }
+    profile->file.size_bytes = n_bytes;
+    return status;
+}
+
+/* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
+ * directory; NULL: none.  Each time is the median of five after one warm-up.  profile is zero. */
+MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
+                                        const char* directory, double bytes_per_s,
+                                        memo_profile* profile, memo_error* error) {
+    memoi_profiler p;
+    memob_engine* e = &p.engine;
+    memo_status status;
+    memset(&p, 0, sizeof p);
+    if (directory && bytes_per_s > 0 && bytes_per_s < MEMOB_SPILL_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_session_desc.spill_bytes_per_s: %g, so that measuring a file "
+                              "would take minutes; at least %d would work, or give a profile",
+                              bytes_per_s, MEMOB_SPILL_ALIGNMENT);
+
+    /* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not
+     * enough for larger copies.  Streams, and events with times. */
+    p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
+    for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
+        memob_engine_begin(e, device, NULL, 0);
+        status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
+                                      NULL, directory ? 3 : 2, error);
+        if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
+                                            status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
+            break;
+        memob_engine_release(e);
+    }
+    e->events = p.events;
+    e->n_events = 2;
+    e->spill_ops = &p.file_op;
+    for (int i = 0; i < 2 && !status; i++)
+        status = memo_event_create(&e->device, &p.events[i], error);
+
+    /* The copies come before the file, which is timed beside the largest of them. */
+    largest_bytes = memob_min(largest_bytes, p.half_bytes);
+    if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
+    if (!status && directory)
+        status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
+    memob_engine_release(e);
+    return status;
+}
+

@@ -1,0 +1,116 @@
+#pragma once
+#include "memo/records.h"
+/* --- >>profile file ---
+ * Knows: the text of a profile.  Knows nothing of how its times were measured. */
+
+#define MEMOI_PROFILE_TIME(what, of, field, least)                                                 \
+    MEMOB_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, least, MEMOB_SECONDS_MOST)
+static const memob_value memoi_profile_rows_values[] = {
+    MEMOB_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1, INT64_MAX),
+    MEMOB_VALUE("number of kinds", MEMOB_VALUE_INT32, memo_profile, n_kinds, 1,
+                MEMO_PROFILE_KINDS_MAX),
+    MEMOB_VALUE("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
+                MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0),
+    MEMOI_PROFILE_TIME("time of an updated byte", memo_profile, update_s_per_byte, 0),
+    MEMOI_PROFILE_TIME("time of a recomputation's call", memo_profile, recompute_call_s, 0),
+    MEMOI_PROFILE_TIME("slowdown by a byte", memo_profile, slowdown_s_per_byte[0], 0),
+    MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
+    MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
+                       0)};
+/* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
+static const memob_value memoi_profile_layer_values[] = {
+    MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
+    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
+    MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0),
+    MEMOI_PROFILE_TIME("time of gradients of weights", memo_profile, weights_s, 0)};
+static const memob_value memoi_profile_tensor_values[] = {
+    MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
+static const memob_value memoi_profile_row_values[] = {
+    MEMOI_PROFILE_TIME("time of a row", memo_profile_tensor, recompute_s_per_row, -1),
+    MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row, 0)};
+static const memob_value memoi_profile_transfer_values[] = {
+    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
+    MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
+    MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
+static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
+static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
+static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
+static const memob_record memoi_profile_file = {"file", memoi_profile_transfer_values, 3, 0};
+
+/* The lines between the first and the last, which check every value.  Counts come first. */
+MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile) {
+    memo_status status = memob_line(lines, &memoi_profile_rows, profile);
+    for (int32_t k = 0; !status && k < profile->n_kinds; k++)
+        status =
+            memob_line(lines, &memoi_profile_layer, (char*)profile + sizeof(double) * (size_t)k);
+    for (int32_t i = 0; !status && i < profile->n_tensors; i++) {
+        status = memob_line(lines, &memoi_profile_tensor, &profile->tensors[i]);
+        for (int32_t k = 0; !status && k < profile->n_kinds; k++)
+            status = memob_line(lines, &memoi_profile_row,
+                                (char*)&profile->tensors[i] + sizeof(double) * (size_t)k);
+    }
+    for (int32_t i = 0; !status && i < 2; i++)
+        status = memob_line(lines, &memoi_profile_copy, &profile->copies[i]);
+    return status ? status : memob_line(lines, &memoi_profile_file, &profile->file);
+}
+
+/* A profile may come from the caller.  Times of layers that only a file cannot hold are valid. */
+MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
+    memo_profile bounded = *profile;
+    memo_text text = {NULL, 0, 0, 0};
+    memob_lines lines = {&text, NULL, 0, error};
+    double* layers[] = {bounded.forward_s, bounded.backward_s, bounded.weights_s};
+    memo_status status;
+    for (int32_t k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
+        double* layer_s = &layers[k % 3][k / 3];
+        if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
+    }
+    if (memob_is_in(bounded.between_s, 9000, 1e300)) bounded.between_s = 9000;
+    status = memoi_profile_lines(&lines, &bounded);
+    memo_text_free(&text);
+    return status;
+}
+
+memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
+    memo_text text = {NULL, 0, 0, 0};
+    memob_lines lines = {&text, NULL, 0, error};
+    memo_status status;
+    memo_text_put(&text, "memo profile 1\n");
+    status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
+    return memob_write_lines(&text, lines.n, path, status, error);
+}
+
+memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
+    memob_reader reader;
+    memob_lines lines = {NULL, &reader, 0, error};
+    memo_status status = memob_reader_open(&reader, path, error);
+    memset(profile, 0, sizeof *profile);
+    if (!status) status = memob_read_frame(&reader, "profile", 0, error);
+    if (!status) status = memoi_profile_lines(&lines, profile);
+    if (!status) status = memob_check_count(&reader, lines.n, error);
+    if (status) memset(profile, 0, sizeof *profile);
+    memob_reader_close(&reader);
+    return status;
+}
+
+/* ---- 3 rows of every tensor ---------------------------------------------------------------------
+ * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
+ *
+ * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
+ * each layer: kept, or how many tiles are swapped. */
+
+void memo_swap_plan_destroy(memo_swap_plan* plan) {
+    if (!plan) return;
+    MEMO_FREE(plan->rows);
+    MEMO_FREE(plan);
+}
+
+MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
+MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
+/* Bytes by a time, or by a rate; 0: there is none. */
+MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
+

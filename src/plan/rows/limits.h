@@ -1,0 +1,394 @@
+#pragma once
+#include "plan/rows/search.h"
+/* --- >>row limits ---
+ * Knows: the best plan under changed capacities.  Knows nothing of how it is found. */
+
+#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
+/* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */
+#define MEMOI_ROWS_PARTS_RANKED 32
+#define MEMOI_ROWS_PARTS_STATED 4
+
+/* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
+ * limit. */
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int is_all) {
+    const double factor = is_all ? 2 : 1.1;
+    int64_t* capacity =
+        limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
+    switch (limit) {
+    case MEMO_SWAP_LIMIT_BANDWIDTH:
+        desc->copy_s /= factor;
+        desc->to_host_bytes_per_s *= factor;
+        desc->to_device_bytes_per_s *= factor;
+        return desc->to_host_bytes_per_s > 0 || desc->to_device_bytes_per_s > 0;
+    case MEMO_SWAP_LIMIT_DISK:
+        desc->file_s /= factor;
+        desc->to_file_bytes_per_s *= factor;
+        desc->from_file_bytes_per_s *= factor;
+        return desc->spill_bytes > 0;
+    default:
+        if (!*capacity) return 0;
+        *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
+        return 1;
+    }
+}
+
+/* The share of the step that a wider limit saves, as far as so many passes from the plan find it.
+ * p->best becomes that table. */
+MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all,
+                             int n_parts) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_score* best = &p->best.score;
+    memo_swap_plan_desc wider = *desc;
+    if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
+    p->desc = &wider;
+    p->lifted = limit;
+    memoi_rows_time_kinds(p);
+    if (desc->is_alpha_only)
+        (void)memoi_rows_try_alphas(p);
+    else {
+        p->best.score.excess_bytes = MEMOI_ROWS_WORST;
+        memoi_rows_copy(p, &p->plan, &p->trial);
+        (void)memoi_rows_try(p);
+        if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
+        memoi_rows_search(p, n_parts);
+    }
+    p->desc = desc;
+    p->lifted = MEMO_SWAP_LIMIT_NONE;
+    memoi_rows_time_kinds(p);
+    return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
+}
+
+/* The reason if no limit is found.  other: if the step stalls or recomputes. */
+MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
+    const double least_s = 1e-3 * plan->step_s;
+    snprintf(plan->reason, sizeof plan->reason, "%s",
+             plan->stall_s < least_s && plan->recompute_s < least_s
+                 ? "nothing limits the step: every copy is hidden behind the computation, and "
+                   "nothing is recomputed"
+                 : other);
+}
+
+/* Names the limit of which a tenth more saves most, and what the plan would gain without that
+ * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
+MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
+                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
+    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
+                                        "the disk"}; /* of memo_swap_limit */
+    memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
+    double saved, most = 5e-5;
+    char bytes[32];
+
+    memoi_rows_name_none(plan, "no single limit: more of one memory alone, or a faster link alone, "
+                               "would save nothing");
+    if (!p->n_bundles || plan->step_s <= 0) return;
+    memoi_rows_copy(p, &p->best, &p->plan);
+
+    /* A tenth more of each limit first; then the limit lifted altogether. */
+    for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
+        for (int i = 0; i < 4; i++) {
+            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
+            if (saved <= most) continue;
+            most = saved;
+            limit = limits[i];
+        }
+    }
+    if (limit == MEMO_SWAP_LIMIT_NONE) return;
+
+    /* State the gain of the whole plan, which the estimate above only ranks. */
+    saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
+    if (saved < MEMOI_ROWS_GAIN) return;
+    plan->limit = limit;
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
+        snprintf(plan->reason, sizeof plan->reason,
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+    else
+        snprintf(plan->reason, sizeof plan->reason,
+                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 memob_bytes_text(bytes, memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY
+                                                               ? p->desc->host_bytes
+                                                               : p->desc->device_bytes,
+                                                           p->best.score.lifted_bytes)),
+                 100 * saved);
+}
+
+/* Fails with the memory that the nearest plan lacks. */
+MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
+    static const char* const names[] = {"device memory", "host memory", "the disk"};
+    const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
+                                   p->desc->spill_bytes};
+    const int is_alpha = p->desc->is_alpha_only;
+    const memoi_rows_score* score = &p->best.score;
+    double needed_bytes[3];
+    char needed[32], there[32];
+    int which = 0;
+
+    /* Without a usable table, score alpha 0, which recomputes most. */
+    if (is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+        memoi_rows_set_alpha(p, 0);
+        memoi_rows_score_trial(p);
+        score = &p->trial.score;
+    }
+
+    /* Name the first budget that is exceeded; host memory if none is. */
+    needed_bytes[0] = score->device_bytes;
+    needed_bytes[1] = (double)score->sizes.host_bytes;
+    needed_bytes[2] = (double)score->sizes.spill_bytes;
+    while (which < 3 && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0) which++;
+    if (which == 3) which = 1;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
+                          is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          memob_bytes_text(needed, needed_bytes[which]),
+                          memob_bytes_text(there, (double)there_bytes[which]));
+}
+
+/* The predicted times and bytes. */
+MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) {
+    plan->step_s = score->step_s;
+    plan->update_s = score->update_s;
+    plan->stall_s = score->stall_s;
+    plan->recompute_s = score->recompute_s;
+    plan->device_bytes = (int64_t)score->device_bytes;
+    plan->host_bytes = score->sizes.host_bytes;
+    plan->swapped_bytes = (int64_t)score->swapped_bytes;
+    plan->spill_bytes = score->sizes.spill_bytes;
+    plan->n_spilled_layers = score->sizes.n_spilled_layers;
+    if (plan->n_spilled_layers)
+        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
+}
+
+MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const int64_t tiles = memoi_rows_try_alphas(p);
+    const memoi_rows_score alpha = p->best.score;
+    plan->alpha = -1;
+    if (alpha.excess_bytes <= 0) {
+        plan->alpha = (double)tiles / (double)p->n_tiles; /* whatever the last tile has */
+        plan->alpha_step_s = alpha.step_s;
+    }
+
+    /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
+     * table with unequal layers only if the step is shorter by more than the share. */
+    if (!p->desc->is_alpha_only) {
+        const double share = p->desc->uniform_share;
+        p->is_uniform = 1;
+        if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        p->is_uniform = 0;
+        memoi_rows_copy(p, &p->best, &p->uniform);
+        memoi_rows_find_table(p, 1);
+        if (share >= 0 && p->uniform.score.excess_bytes <= 0 &&
+            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share > 0 ? share : 0.001)))
+            memoi_rows_copy(p, &p->uniform, &p->best);
+    }
+    if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
+    if (memoi_rows_is_better(&p->best.score, &alpha)) {
+        plan->rows =
+            (int64_t*)memob_calloc((int64_t)p->n_layers * swap->n_tensors, sizeof(int64_t));
+        if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
+        memoi_rows_fill(p, p->best.cells, plan->rows);
+    }
+    memoi_rows_tell(&p->best.score, plan);
+    memoi_rows_name_limit(p, plan);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    memoi_rows_planner p;
+    memo_status status;
+    *plan = NULL;
+    status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
+    if (!*plan)
+        status = memob_no_memory(error, "a plan of rows");
+    else if (!desc->swap->rows)
+        status = memoi_rows_plan(&p, *plan, error);
+    else { /* only the times of these rows */
+        memoi_rows_take(&p, desc->swap);
+        memoi_rows_score_trial(&p);
+        (*plan)->alpha = -1;
+        memoi_rows_tell(&p.trial.score, *plan);
+        memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
+    }
+    memoi_rows_destroy(&p);
+    if (status) {
+        memo_swap_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+/* ---- 4 session ----------------------------------------------------------------------------------
+ * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
+ * offsets are found.
+ *
+ * Measure, plan, read and open each make a session object, which may live for the call alone.  A
+ * *stage* is a plan under way: rows, and what follows from them. */
+
+/* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
+ * from here on. */
+#define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
+#define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
+enum {
+    MEMOI_SESSION_REPETITIONS = 11,
+    MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
+};
+
+/* Measures spans of even or odd steps, one after the other. */
+typedef struct memoi_timer {
+    memo_event events[2]; /* of begin and end */
+    double* span_s;       /* not read yet, since the device may not be so far; NULL: none */
+} memoi_timer;
+
+/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
+ * the device in the backward. */
+typedef struct memoi_beside {
+    memob_engine engine;
+    memo_event begun;   /* the engine's: a step begins to compute */
+    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
+    int32_t n_copies[2];
+    /* Copies take places in host memory in turn: rows of a step are not in the host's caches. */
+    int64_t n_places, n_copied;
+} memoi_beside;
+
+/* A plan with the memory that its desc points to. */
+typedef struct memoi_step_plan {
+    memo_step_plan plan; /* first */
+    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
+    char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
+    memob_arrays arrays; /* layer_kinds, turns and these: */
+    int64_t* rows;       /* swap.rows, which a stage sets */
+    /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
+    int32_t *places, *weight_places;
+    memo_turn* turns; /* (swap.n_order): those of the engine */
+    double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
+} memoi_step_plan;
+
+/* Of a checked session: >>session checked. */
+typedef struct memoi_inspected_buffer {
+    void* address;       /* the arena's; NULL: it has ended */
+    const char* name;    /* NULL: requested by the trainer */
+    int64_t at, n_bytes; /* in the memory of buffers */
+} memoi_inspected_buffer;
+
+typedef struct memoi_inspector {
+    memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
+    memo_stream stream;  /* the engine's */
+    char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
+                            session is not checked */
+    char* image;         /* of a slot, pinned; behind it is room for a copy */
+    int64_t slot_bytes;
+    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
+    int64_t most_rows;
+    uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
+    int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t shape;     /* of the micro-batch before; -1: none */
+    uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
+    int32_t n_updated; /* layers that this update has changed */
+    int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
+    char* memory;      /* of buffers, on the device */
+    int64_t memory_bytes, n_buffers;
+    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;             /* offsets, hashes, buffers */
+} memoi_inspector;
+
+/* Places behind the engine's memory, for buffers that live longer than a turn: in a shape, in a
+ * place of the swap engine, or from a backward to its WEIGHTS turn. */
+enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
+
+/* What a shape has of its own. */
+typedef struct memoi_session_part {
+    memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
+    memob_swap_placement placement;
+    memo_arena* arena;
+    memo_swap* swap;
+    char* base; /* of the engine's device memory */
+    int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
+} memoi_session_part;
+
+struct memo_session {
+    memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
+    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
+    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
+    void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
+    const memo_device* device;
+    memo_device* own_device;
+    memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
+
+    /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*; without
+     * slices a layer is one.  Public functions and callbacks get layers. */
+    memoi_session_part parts[MEMO_SHAPES_MAX], *part;
+    const memo_swap_desc* steps; /* of the current plan */
+    int32_t n_steps, n_slices;
+    int64_t most_steps; /* of the shape with the most */
+    /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
+     * steps, from first_step on, and its first layer.  Without an order: all. */
+    int32_t n_turn_steps, first_step, first_layer;
+    int32_t next_turn;         /* 0: no micro-batch is in flight */
+    int64_t peak_bytes;        /* of the stage, the most of all ranks */
+    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
+    const memo_profile* times; /* of the stage's shape */
+    int is_measured;           /* 0: times are guesses */
+
+    /* Running. */
+    int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
+    void *device_memory, *host_memory; /* of all shapes */
+
+    /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
+    memo_state states_table[MEMO_STATES_MAX];
+    int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
+    memob_states_desc states_desc; /* of the stage or the plan that is open */
+    memob_states_sizes states_sizes;
+    uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
+    memob_states* states;
+    int is_filling;    /* memo_session_fill_states is under way */
+    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    memob_arrays states_arrays;
+
+    memo_error error;        /* the first of this micro-batch */
+    int is_reported;         /* a call has returned this error; the next error takes its place */
+    memo_error call_error;   /* of the latest call */
+    memo_batch batch;        /* n_rows is not 0 */
+    int32_t n_passed;        /* steps of both passes that have ended */
+    int32_t open, open_next; /* steps that are open, the older one first; -1: none */
+    int is_routed;           /* memo_session_set_routed was called in the open forward */
+    int is_setting_up, is_recomputing;
+    int is_in_run;  /* memo_session_run calls the trainer's functions */
+    int is_running; /* between begin and end */
+
+    memoi_inspector checker;
+
+    /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
+     * first.  NULL: nothing is timed. */
+    double* spans_s;
+    memoi_timer timers[2 * MEMOI_SPANS_MAX];
+    int32_t repetition;
+    double* layers_s;    /* (n_steps of the longest shape), for a median */
+    char* saved;         /* outputs, which get these bytes again; NULL: none */
+    memob_arrays arrays; /* of all three */
+    memoi_beside beside;
+};
+
+const char* memo_policy_name(memo_policy policy) {
+    static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
+                                                       "swap", "alpha", "rows"};
+    return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
+}
+
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
+    char line[256];
+    va_list arguments;
+    if (!s->desc.log.write) return;
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    s->desc.log.write(s->desc.log.user, line);
+}
+

@@ -1,0 +1,339 @@
+#pragma once
+#include "plan/rows/times.h"
+/* --- >>row planner ---
+ * Knows: bundles of tensors, and what each layer may do with them.  Knows nothing of tables. */
+
+/* Tensors that are recomputed together, and so have the same rows. */
+typedef struct memoi_rows_bundle {
+    int64_t row_bytes;
+    int32_t leader; /* the tensor whose time counts */
+    double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
+} memoi_rows_bundle;
+
+/* Bytes are doubles, because tables that keep all may exceed every integer. */
+typedef struct memoi_rows_score {
+    double device_bytes, swapped_bytes;
+    memo_swap_sizes sizes; /* of host memory and the file */
+    double step_s, stall_s, recompute_s, update_s;
+    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+    double lifted_bytes; /* of the memory whose limit is lifted */
+} memoi_rows_score;
+
+#define MEMOI_ROWS_IMPOSSIBLE 1e300
+#define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
+#define MEMOI_ROWS_ABSENT     MEMO_TENSOR_HANDED          /* no bundle has this rule */
+
+typedef struct memoi_rows_table {
+    memoi_rows_score score;
+    int64_t* cells;    /* (n_bundles, n_layers): swapped tiles, or MEMO_ROWS_KEPT */
+    int64_t* versions; /* (n_bundles): equal numbers, equal cells */
+} memoi_rows_table;
+
+typedef struct memoi_rows_planner {
+    const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
+    memo_swap_limit lifted;          /* of equal steps the one that takes least of it is best */
+    memob_arrays arrays;
+    int32_t n_layers, n_moved; /* those before the last two, which never move */
+    int64_t n_tiles, n_cells;
+    memoi_rows_bundle* bundles; /* those with bytes */
+    /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
+     * because late slices take longer than early ones. */
+    int32_t n_bundles;
+    int32_t* kinds;     /* of each layer */
+    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
+                           recomputed for another reason; or MEMOI_ROWS_ABSENT */
+    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of; /* each tensor's; -1: no bytes */
+    int32_t* by_worth;  /* bundles, of most worth first */
+    memoi_rows_clock clock;
+    int32_t* picked;  /* the layers that a change may concern, in order */
+    int32_t* changed; /* those that the last change concerned, in order */
+    int32_t n_changed;
+    memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
+    memoi_rows_table uniform;                         /* the best with equal rows in a kind */
+    int is_uniform;                                   /* searches change all layers of a kind */
+
+    /* The table that was added up last, its sums, the bytes of each tensor on the device and always
+     * on the host, and a time of a layer that is none. */
+    memoi_rows_table summed;
+    memob_swap_sum* sums;
+    double *held_bytes, hair_s; /* (n_tensors, 2) */
+    int is_summed;
+    int64_t n_versions;
+    uint64_t random;
+} memoi_rows_planner;
+
+MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32_t layer) {
+    return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
+}
+
+/* Far below what sums of times over 2^31 layers could overflow. */
+#define MEMOI_ROWS_TIME_MAX 1e250
+
+MEMOI const char* memoi_rows_desc_name(const memo_swap_plan_desc* desc) {
+    return desc->swap && desc->swap->desc_name ? desc->swap->desc_name : "memo_swap_plan_desc";
+}
+
+MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
+    const char* const name = memoi_rows_desc_name(desc);
+    const struct {
+        const char* name;
+        double value;
+    } fields[] = {{"to_host_bytes_per_s", desc->to_host_bytes_per_s},
+                  {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
+                  {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
+                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
+                  {"between_s", desc->between_s},
+                  {"update_s_per_byte", desc->update_s_per_byte},
+                  {"update_host_s_per_byte", desc->update_host_s_per_byte},
+                  {"recompute_call_s", desc->recompute_call_s},
+                  {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
+                  {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
+                  {"copy_s", desc->copy_s},
+                  {"file_s", desc->file_s},
+                  {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
+    memo_status status;
+
+    /* Required pointers first: the other checks read them. */
+    if (!desc->swap || !desc->kinds)
+        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "kinds" : "swap");
+
+    /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const double least = i < 4 && fields[i].value > 0 ? 1e19 / MEMOI_ROWS_TIME_MAX : 0;
+        if (memob_check_real(name, fields[i].name, fields[i].value, least, MEMOI_ROWS_TIME_MAX,
+                             error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
+        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* 0 is no limit, so only negative budgets are invalid. */
+    status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "spill_bytes", desc->spill_bytes, 0, INT64_MAX, error);
+    return status;
+}
+
+/* Below 0 if one of the numbers is. */
+MEMOI double memoi_rows_least_traffic(const memo_traffic* traffic) {
+    return (double)memob_min(
+        memob_min(traffic->to_host_bytes, traffic->to_device_bytes),
+        memob_min(traffic->slice_to_host_bytes, traffic->slice_to_device_bytes));
+}
+
+/* The times of a kind that some layer has. */
+MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
+                                        memo_error* error) {
+    const memo_kind_times* times = &desc->kinds[kind];
+    const struct {
+        const char* name;
+        double value;
+    } fields[] = {{"forward_s", times->forward_s},
+                  {"backward_s", times->backward_s},
+                  {"forward_growth_s", times->forward_growth_s},
+                  {"backward_growth_s", times->backward_growth_s},
+                  {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
+                  {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
+    char name[64];
+    snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* No sum of times over the layers may overflow. */
+    for (int32_t t = 0; t < desc->swap->n_tensors; t++) {
+        const double n = (double)desc->swap->n_rows;
+        const char* tensor = memob_tensor_name(&desc->swap->tensors[t]);
+        const double* growth = times->recompute_growth_s_per_row;
+        if (times->recompute_s_per_row && !memob_is_in(times->recompute_s_per_row[t] * n,
+                                                       -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
+            return MEMOB_INVALID(error,
+                                 "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
+                                 "a negative number if it cannot be recomputed",
+                                 name, (int)t, tensor, times->recompute_s_per_row[t]);
+        if (growth && !memob_is_in(growth[t] * n, 0, MEMOI_ROWS_TIME_MAX))
+            return MEMOB_INVALID(error,
+                                 "%s.recompute_growth_s_per_row[%d] (%s): negative or not finite "
+                                 "(%g); set a time, or 0",
+                                 name, (int)t, tensor, growth[t]);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* A tensor recomputed with another must have the same rows, so both are one bundle. */
+MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
+    const memo_swap_desc* swap = p->desc->swap;
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
+        p->bundle_of[t] = -1;
+        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
+        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) continue; /* nothing to choose */
+        p->bundle_of[t] = p->n_bundles;
+        p->bundles[p->n_bundles++].leader = t;
+    }
+
+    /* Every tensor adds its bytes; the leader alone has the time. */
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
+        if (swap->tensors[t].with) p->bundle_of[t] = p->bundle_of[swap->tensors[t].with - 1];
+        if (p->bundle_of[t] >= 0)
+            p->bundles[p->bundle_of[t]].row_bytes += swap->tensors[t].row_bytes;
+    }
+}
+
+/* 1: the trainer's recompute can compute it. */
+MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
+    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
+}
+
+/* What each layer may do with each bundle, and the time to recompute all rows. */
+MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
+    const memo_swap_desc* swap = p->desc->swap;
+    int32_t i;
+    for (int32_t b = 0; b < p->n_bundles; b++) {
+        for (int32_t layer = 0; layer < p->n_layers; layer++) {
+            const int64_t at = (int64_t)b * p->n_layers + layer;
+            const int32_t t = p->bundles[b].leader;
+            const memo_kind_times* times = memoi_rows_times(p, layer);
+            const double* per_row_s = times->recompute_s_per_row;
+            int32_t rule = (int32_t)swap->tensors[t].rule;
+
+            if (rule == MEMO_TENSOR_ROUTED_ROWS)
+                rule = per_row_s && per_row_s[t] < 0 ? MEMO_TENSOR_KEPT : rule;
+            else if (rule > MEMO_TENSOR_KEPT ||
+                     (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
+                rule = MEMO_TENSOR_SWAPPED;
+            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
+            p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
+                               ? HUGE_VAL
+                               : memob_swap_recompute_s(swap, layer, t, times);
+            if (!memoi_rule_recomputes((memo_tensor_rule)p->rules[at])) continue;
+            p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
+            p->bundles[b].worth =
+                fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
+        }
+
+        for (i = b; i > 0 && p->bundles[p->by_worth[i - 1]].worth < p->bundles[b].worth; i--)
+            p->by_worth[i] = p->by_worth[i - 1];
+        p->by_worth[i] = b;
+    }
+}
+
+/* What does not depend on the rows: computation, and the trainer's own copies. */
+MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
+    p->clock.desc = desc;
+    p->clock.has_traffic = 0;
+    for (int32_t i = 0; i < p->n_layers; i++) {
+        const memo_kind_times* times = memoi_rows_times(p, i);
+        memoi_rows_layer* layer = &p->clock.layers[i];
+        int64_t n_bytes[4];
+        memob_swap_traffic(desc->swap, i, 0, times, n_bytes);
+        memob_swap_traffic(desc->swap, i, 1, times, n_bytes + 2);
+        layer->compute_s[0] =
+            memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
+        layer->compute_s[1] =
+            memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
+        for (int k = 0; k < 4; k++) {
+            layer->traffic_s[k / 2][k % 2] = memoi_rows_over((double)n_bytes[k], rates[k % 2]);
+            p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
+        }
+    }
+}
+
+MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
+    memob_states_free(&p->clock.own_states);
+    memob_swap_placement_free(&p->clock.order);
+    memob_arrays_free(&p->arrays);
+}
+
+/* The engine of states gets the clock as device, and numbers as memory and streams. */
+MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
+    memob_engine* e = &c->states->engine;
+    e->device.context = c;
+    e->device.event_record = memoi_rows_state_record;
+    e->device.event_wait = memoi_rows_state_wait;
+    e->device.copy = memoi_rows_state_copy;
+    e->device.fill = memoi_rows_state_fill;
+    e->device.launch_host = memoi_rows_state_file;
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+        e->streams[k] = (memo_stream)(intptr_t)k;
+    for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
+}
+
+MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
+                                    memo_error* error) {
+    const memo_swap_desc* swap = desc->swap;
+    memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
+                                        &p->filled, &p->summed, &p->uniform};
+    const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
+    const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
+    memob_arrays* a = &p->arrays;
+    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
+    memo_status status;
+    memset(p, 0, sizeof *p);
+    status = memoi_rows_check(desc, error);
+    if (!status) /* no sum of sizes overflows */
+        status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
+    for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
+        status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
+    if (status) {
+        memoi_rows_destroy(p);
+        return status;
+    }
+
+    /* Only the first layers move: the backward uses the last layers at once, so these stay in the
+     * buffers. */
+    p->desc = desc;
+    p->n_layers = swap->n_layers;
+    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - (swap->n_places > 1 ? 0 : 2);
+    p->n_tiles = memob_swap_n_tiles(swap);
+    p->random = 0x9e3779b97f4a7c15u;
+
+    n_cells = (int64_t)p->n_layers * swap->n_tensors;
+    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
+    p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
+    p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
+    p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
+    p->kinds = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->rules = MEMOB_ARRAY(a, int32_t, n_cells);
+    p->all_s = MEMOB_ARRAY(a, double, n_cells);
+    p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
+    if (desc->states) {
+        p->clock.states = &p->clock.own_states;
+        status = memob_states_init(p->clock.states, desc->states, error);
+        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        p->clock.state_events =
+            MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
+    }
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+        p->clock.streams[k].jobs = MEMOB_ARRAY(a, memoi_rows_job, n_copies);
+    p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
+    p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
+        tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
+        tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);
+    }
+    p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
+    p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
+    if (status || a->failed) {
+        memoi_rows_destroy(p);
+        return status ? status : memob_no_memory(error, "the planning of rows");
+    }
+
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        p->kinds[layer] = (int32_t)(memob_layer_kind(swap, layer) * n_classes +
+                                    layer % n_slices * n_classes / n_slices);
+    memoi_rows_find_bundles(p);
+    memoi_rows_find_rules(p);
+    memoi_rows_time_kinds(p);
+    if (p->clock.states) memoi_rows_take_states(&p->clock);
+    p->n_cells = (int64_t)p->n_layers * p->n_bundles;
+    return status;
+}
+

@@ -1,0 +1,94 @@
+#pragma once
+#include "plan/rows/bytes.h"
+/* --- >>row score ---
+ * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
+ * found. */
+
+/* The order of the layers.  0: layers would return from the file in another order than they
+ * left. */
+MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
+    memob_swap_placement* order = &p->clock.order;
+    int32_t n_moved = 0, latest = -1;
+    for (int32_t i = 0; i < p->n_layers; i++)
+        if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
+    for (int32_t i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
+        const int32_t back = order->visits[i].back;
+        if (back >= 0 && back < latest) return 0;
+        latest = back >= 0 ? back : latest;
+    }
+    return 1;
+}
+
+/* Bytes beyond a capacity; 0: no limit. */
+MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
+    return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
+}
+
+MEMOI double memoi_rows_held(const memoi_rows_score* score) {
+    return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
+}
+
+/* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
+MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    memoi_rows_score* score = &p->trial.score;
+    memoi_rows_add_up(p);
+
+    /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
+     * used. */
+    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
+        score->lifted_bytes = (double)score->sizes.host_bytes;
+    if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
+
+    /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
+     * none. */
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_order_layers(p) ||
+        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
+        score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        return;
+    }
+    if (score->excess_bytes > 0 && !desc->swap->rows) return;
+    memob_swap_find_turns(&p->clock.order);
+    score->step_s = memoi_rows_step(&p->clock);
+    score->stall_s = p->clock.stall_s;
+    score->update_s = p->clock.update_s;
+}
+
+/* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
+ * recomputed, moved, held. */
+MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score* b) {
+    const double hair = 1e-12 * b->step_s;
+    if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
+        return a->excess_bytes < b->excess_bytes;
+    if (a->excess_bytes > 0) return 0;
+    if (a->step_s < b->step_s - hair) return 1;
+    if (a->step_s > b->step_s + hair) return 0;
+    if (a->lifted_bytes < b->lifted_bytes || a->lifted_bytes > b->lifted_bytes)
+        return a->lifted_bytes < b->lifted_bytes;
+    if (a->recompute_s < b->recompute_s - hair) return 1;
+    if (a->recompute_s > b->recompute_s + hair) return 0;
+    if (a->swapped_bytes < b->swapped_bytes || a->swapped_bytes > b->swapped_bytes)
+        return a->swapped_bytes < b->swapped_bytes;
+    return memoi_rows_held(a) < memoi_rows_held(b);
+}
+
+/* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
+MEMOI int memoi_rows_try(memoi_rows_planner* p) {
+    memoi_rows_score_trial(p);
+    if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
+    memoi_rows_copy(p, &p->trial, &p->best);
+    return 1;
+}
+
+/* 1 if a bundle may have this cell in a layer. */
+MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
+    const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    if (cell == MEMO_ROWS_KEPT || rule == MEMO_TENSOR_ROWS) return 1;
+    if (rule == MEMO_TENSOR_KEPT || rule == MEMOI_ROWS_ABSENT) return 0;
+    if (rule == MEMO_TENSOR_ROUTED_ROWS) return cell == 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
+}
+

@@ -1,0 +1,308 @@
+#pragma once
+#include "plan/rows/score.h"
+/* --- >>row search ---
+ * Knows: tables and their scores.  Knows nothing of limits.
+ *
+ * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
+ * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
+ * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
+ * many layers or tiles as necessary; often in the same layers, because other layers may have no
+ * time to copy the bytes. */
+
+/* The number of trials, and of cells and states that all trials may visit. */
+#define MEMOI_ROWS_TRIALS_MAX   150000
+#define MEMOI_ROWS_TRIALS_LEAST 1000
+#define MEMOI_ROWS_LOOKS_MAX    24000000
+#define MEMOI_ROWS_ROUNDS       8
+/* How much longer a step is accepted at first: a change of one of few layers makes more. */
+#define MEMOI_ROWS_HEAT       0.001
+#define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
+
+/* In [0, n) */
+MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
+    p->random ^= p->random << 13;
+    p->random ^= p->random >> 7;
+    p->random ^= p->random << 17;
+    return (int64_t)((p->random >> 1) % (uint64_t)n);
+}
+
+/* Layers that p->picked lists, and a bundle with this cell there if they have the same. */
+typedef struct memoi_rows_pick {
+    int32_t b, n_layers;
+    int64_t cell;
+    int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
+} memoi_rows_pick;
+
+/* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
+ * swapped or recomputed.  is_any: of whatever cell.  is_same: layers of the last change. */
+MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
+                             memoi_rows_pick* pick) {
+    const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
+    const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
+    const int64_t* cells;
+    int32_t of = layer, n, before;
+    int is_all;
+    if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
+    before = of - layer;
+    is_all = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) || is_same;
+    if (p->is_uniform) {
+        of = layer;
+        before = is_all = is_same = 0;
+        is_any = 1;
+    }
+    pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
+    pick->cell = is_any || memoi_rows_random(p, 2) ? cells[layer] : states[memoi_rows_random(p, 3)];
+    pick->next = states[memoi_rows_random(p, 3)];
+    pick->more = pick->n_layers = 0;
+    n = is_same ? p->n_changed : p->n_layers;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t from = is_same ? p->changed[i] : i, at = from + before;
+        if (!is_any && cells[from] != pick->cell) continue;
+        if (is_all || (at >= 0 && at < p->n_layers && p->kinds[at] == p->kinds[of]))
+            p->picked[pick->n_layers++] = from;
+    }
+}
+
+/* Gives so many of the picked layers their next cell; 0: nothing is different.  They are spread
+ * evenly: each apart, in pairs (one of even and one of odd layers), or all side by side.  The last
+ * two layers have places that kept rows would mostly add to. */
+MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick, int64_t count) {
+    int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
+    const int64_t n = pick->n_layers;
+    const int adds = pick->next == MEMO_ROWS_KEPT && !pick->more && memoi_rows_random(p, 4);
+    const int32_t end = adds ? p->n_moved : p->n_layers;
+    int64_t width, n_groups, i, of_group, rest;
+    int32_t n_changed = 0;
+    count = memob_min(count, n);
+    if (count <= 0 || (p->is_uniform && count < n)) return 0;
+    i = memoi_rows_random(p, n);
+    width = !p->is_uniform && memoi_rows_random(p, 4) ? 1 + !memoi_rows_random(p, 3) : count;
+    width = memob_min(width, count);
+    count /= width;
+    n_groups = (n + width - 1) / width;
+
+    /* Group g is taken if g * count and (g + 1) * count have different quotients by n_groups.
+     * Their rest is followed, because divisions for every layer are slow. */
+    of_group = i % width + 1;
+    rest = i / width * count % n_groups;
+    for (int64_t k = 0; k < n && p->picked[k] < end; k++) {
+        const int32_t layer = p->picked[k];
+        int64_t next = pick->next;
+        if (++i == n) i = of_group = rest = 0;
+        if (of_group == width) {
+            of_group = 0;
+            rest += count - (rest + count >= n_groups ? n_groups : 0);
+        }
+        of_group++;
+        if (rest + count < n_groups) continue;
+        if (pick->more && cells[layer] == MEMO_ROWS_KEPT) continue;
+        if (pick->more) next = memob_min(memob_max(cells[layer] + pick->more, 0), p->n_tiles);
+        if (cells[layer] == next || !memoi_rows_is_valid(p, layer, pick->b, next)) continue;
+        cells[layer] = next;
+        p->changed[n_changed++] = layer;
+    }
+    if (!n_changed) return 0;
+    p->n_changed = n_changed;
+    p->trial.versions[pick->b] = ++p->n_versions;
+    return 1;
+}
+
+/* Two layers of a bundle exchange cells, which takes about the same memory; 0: these layers may
+ * not. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
+    const int32_t i = (int32_t)memoi_rows_random(p, p->n_layers);
+    const int32_t k = (int32_t)memoi_rows_random(p, p->n_layers);
+    int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
+    const int64_t cell = cells[i];
+    if (cell == cells[k] || !memoi_rows_is_valid(p, i, b, cells[k]) ||
+        !memoi_rows_is_valid(p, k, b, cell))
+        return 0;
+    cells[i] = cells[k];
+    cells[k] = cell;
+    p->n_changed = 2;
+    p->changed[0] = (int32_t)memob_min(i, k);
+    p->changed[1] = (int32_t)memob_max(i, k);
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
+/* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
+ * different. */
+MEMOI int memoi_rows_change(memoi_rows_planner* p) {
+    const int is_any = !memoi_rows_random(p, 4);
+    const int32_t other = (int32_t)memoi_rows_random(p, p->n_layers);
+    memoi_rows_pick pick;
+    memoi_rows_choose(p, is_any, 0, &pick);
+    if (!p->is_uniform && !memoi_rows_random(p, 8)) return memoi_rows_exchange(p, pick.b);
+    switch (memoi_rows_random(p, 4)) {
+    case 0: pick.next = memoi_rows_random(p, p->n_tiles + 1); break;
+    case 1: pick.next = p->trial.cells[(int64_t)pick.b * p->n_layers + other]; break;
+    default: break;
+    }
+    switch (is_any || p->is_uniform || !pick.n_layers ? 2 : memoi_rows_random(p, 3)) {
+    case 0: return memoi_rows_convert(p, &pick, 1);
+    case 1: return memoi_rows_convert(p, &pick, 1 + memoi_rows_random(p, pick.n_layers));
+    default: return memoi_rows_convert(p, &pick, pick.n_layers);
+    }
+}
+
+/* Changes as many layers, or swaps as many more or fewer tiles in some layers, as the scored trial
+ * has room for or lacks memory; 0: nothing is different. */
+MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_score* score = &p->trial.score;
+    const int of_tiles = (int)memoi_rows_random(p, 2);
+    const int is_same = p->n_changed && memoi_rows_random(p, 2);
+    memoi_rows_pick pick;
+    double least, most;
+    memoi_rows_choose(p, of_tiles, is_same, &pick);
+    most = (double)(of_tiles ? p->n_tiles : pick.n_layers);
+    least = of_tiles ? -most : 0;
+
+    /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
+     * more layers would spill. */
+    for (int is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
+        const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
+        const double left =
+            capacity - (is_host ? (double)score->sizes.host_bytes : score->device_bytes);
+        const int64_t tiles = of_tiles  ? (is_host ? pick.n_layers : 1)
+                              : is_host ? memob_max(pick.next, 0) - memob_max(pick.cell, 0)
+                                        : ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
+        const double each =
+            (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
+            (double)tiles;
+        if (!(capacity > 0)) continue;
+        if (each > 0) most = fmin(most, floor(left / each));
+        if (each < 0) least = fmax(least, ceil(left / each));
+    }
+    if (!of_tiles) return memoi_rows_convert(p, &pick, (int64_t)(least > 0 ? least : most));
+    pick.more = (int64_t)fmax(least, most);
+    return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
+}
+
+/* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
+ * one may end where another does not; the others with the best so far.  Longer steps are accepted
+ * too, less and less in a round; tables that do not fit are accepted only on the way from one that
+ * fits less.  n_parts: takes so small a part of the time. */
+MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
+    const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
+    const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
+    const memob_states* states = p->clock.states;
+    const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
+    const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
+                            6 * n_states; /* three passes of two steps */
+    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
+    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
+    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
+    for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
+        for (i = 0; i < n_trials; i++) {
+            const double left = 1 - (double)i / (double)n_trials;
+            int is_changed = 0;
+            if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
+                best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
+                return; /* nothing is left to better */
+            memoi_rows_copy(p, &p->here, &p->trial);
+            p->n_changed = 0;
+            for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+            if (is_changed) (void)memoi_rows_try(p);
+
+            /* Another bundle takes the room that is left, or makes the room that lacks. */
+            k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
+            while (k > 0 && !memoi_rows_refit(p)) k--;
+            if (k > 0) {
+                (void)memoi_rows_try(p);
+                i += is_changed;
+            }
+            if (memoi_rows_is_better(trial, here) ||
+                (trial->excess_bytes <= 0 &&
+                 trial->step_s <= here->step_s * (1 + heat * left * left)))
+                memoi_rows_copy(p, &p->trial, &p->here);
+        }
+    }
+}
+
+/* The trial becomes the table of an alpha. */
+MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
+    memo_swap_desc swap = *p->desc->swap;
+    swap.rows = NULL;
+    swap.alpha = (double)tiles / (double)p->n_tiles;
+    memoi_rows_take(p, &swap);
+}
+
+/* Tries all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
+ * Returns the tiles of the best, which p->best becomes. */
+MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
+    int64_t low = 0, high = p->n_tiles, step = p->n_tiles / 64 + 1, best = 0;
+    p->best.score.excess_bytes = MEMOI_ROWS_WORST;
+    for (;; step = memob_max(step / 16, 1)) {
+        for (int64_t k = low; k < high + step; k += step) {
+            memoi_rows_set_alpha(p, memob_min(k, high));
+            if (memoi_rows_try(p)) best = memob_min(k, high);
+        }
+        if (step == 1) return best;
+        low = memob_max(best - step, 0);
+        high = memob_min(best + step, p->n_tiles);
+    }
+}
+
+/* p->filled: from the trial on, bundles are swapped or kept instead of recomputed, those of most
+ * worth first: in all layers; if that is not better, in half as many, and so on. */
+MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
+    memoi_rows_pick pick;
+    memset(&pick, 0, sizeof pick);
+    memoi_rows_copy(p, &p->trial, &p->filled);
+    for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
+        pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
+        pick.b = p->by_worth[i / 2];
+        for (int64_t count = p->n_layers; count > 0;) {
+            memoi_rows_copy(p, &p->filled, &p->trial);
+            for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
+                const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
+                if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
+            }
+            if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
+            if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
+                memoi_rows_copy(p, &p->trial, &p->filled);
+            else
+                count /= 2;
+        }
+    }
+}
+
+/* 1 if no table fits: the rows that cannot be recomputed exceed all budgets together. */
+MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    double n_bytes = 0;
+    if (!desc->device_bytes || !desc->host_bytes) return 0;
+    for (int32_t b = 0; b < p->n_bundles; b++) {
+        if (desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_CARRIED) continue;
+        for (int32_t layer = 0; layer < p->n_layers; layer++) {
+            const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+            if (rule == MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_KEPT)
+                n_bytes += (double)p->bundles[b].row_bytes *
+                           (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
+        }
+    }
+    return n_bytes >
+           (double)desc->device_bytes + (double)desc->host_bytes + (double)desc->spill_bytes;
+}
+
+/* p->best: the best table found, from the best so far, or from a table that needs little memory:
+ * all is recomputed; what cannot be is kept or swapped. */
+MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
+    for (int way = 1; way >= 0; way--) {
+        for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
+        for (int64_t i = 0; i < p->n_cells; i++)
+            p->trial.cells[i] = memoi_rule_recomputes((memo_tensor_rule)p->rules[i]) ? 0
+                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way         ? p->n_tiles
+                                                                             : MEMO_ROWS_KEPT;
+        (void)memoi_rows_try(p);
+    }
+    if (memoi_rows_is_hopeless(p)) return;
+    memoi_rows_copy(p, &p->best, &p->plan);
+    memoi_rows_fill_by_worth(p);
+    memoi_rows_search(p, n_parts);
+}
+

@@ -1,0 +1,342 @@
+#pragma once
+#include "memo/swap_places.h"
+#include "memo/swap_order.h"
+#include "plan/profile_file.h"
+/* --- >>row times ---
+ * Knows: durations.  Knows nothing of memory, and of the order of operations.
+ *
+ * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost
+ * of an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term
+ * here, and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for
+ * random problems. */
+
+/* Of a step, whatever its rows. */
+typedef struct memoi_rows_layer {
+    double compute_s[2];    /* forward, backward */
+    double traffic_s[2][2]; /* likewise; to host, to device */
+} memoi_rows_layer;
+
+/* Copies that follow each other, or a use of the file.  Each copy has a start, which does not use
+ * the link, and bytes. */
+typedef struct memoi_rows_job {
+    double ready_s;     /* it begins not before, */
+    int32_t n_after[4]; /* and not before each stream has done so many jobs */
+    int32_t n_copies;
+    double start_s, bytes_s; /* of each copy */
+    double done_s;
+} memoi_rows_job;
+
+/* A stream of copies, or of the file.  The trainer's copies use the same link.  They follow each
+ * other too; while bytes of both go, each gets half of the link. */
+typedef struct memoi_rows_stream {
+    memoi_rows_job* jobs; /* the first n_done have ended; the last is the next to come */
+    int32_t n_jobs, n_done;
+    double time_s;    /* up to which it is known */
+    double traffic_s; /* of the trainer's copies, left then */
+    int32_t n_phases; /* of the first job, ended then: starts and bytes in turn */
+    double left_s;    /* of the phase after them; negative: not begun */
+} memoi_rows_stream;
+
+/* A time, or when a stream has done so many jobs. */
+typedef struct memoi_rows_event {
+    double time_s;
+    int32_t stream, n_jobs;
+} memoi_rows_event;
+
+/* A step while its times are found. */
+typedef struct memoi_rows_clock {
+    const memo_swap_plan_desc* desc;
+    memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
+    memoi_rows_layer* layers;
+    int32_t* moved; /* layers whose rows move, in order */
+    int32_t has_traffic;
+    double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
+    double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
+    memoi_rows_stream streams[4];
+    memoi_rows_event* events;
+
+    memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
+    memob_states own_states;
+    memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
+    double update_s;                /* of the update's pass */
+} memoi_rows_clock;
+
+/* Follows a stream until time_s, or until it has done so many jobs. */
+MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, int32_t n_done) {
+    memoi_rows_stream* stream = &c->streams[which];
+    while (stream->n_done < n_done && stream->time_s < time_s) {
+        memoi_rows_job* job = &stream->jobs[stream->n_done];
+        double begin_s = stream->n_done < stream->n_jobs ? job->ready_s : time_s, passed_s;
+        int slower;
+        for (int k = 1; k < 4 && begin_s < time_s; k++) {
+            const int32_t n_after = job->n_after[k];
+            if (!n_after) continue;
+            memoi_rows_follow(c, k, time_s, n_after);
+            begin_s = c->streams[k].n_done < n_after
+                          ? time_s
+                          : memoi_rows_later(begin_s, c->streams[k].jobs[n_after - 1].done_s);
+        }
+        begin_s = memoi_rows_sooner(begin_s, time_s);
+
+        /* The trainer's copies alone. */
+        if (begin_s > stream->time_s) {
+            stream->traffic_s = memoi_rows_later(0, stream->traffic_s - (begin_s - stream->time_s));
+            stream->time_s = begin_s;
+            continue;
+        }
+
+        /* A phase of the job, until the trainer's copies end.  Its bytes share the link. */
+        if (stream->left_s < 0) stream->left_s = stream->n_phases & 1 ? job->bytes_s : job->start_s;
+        slower = stream->traffic_s > 0 && stream->n_phases & 1 ? 2 : 1;
+        passed_s = memoi_rows_sooner(stream->left_s, (time_s - stream->time_s) / slower);
+        if (stream->traffic_s > 0) passed_s = memoi_rows_sooner(passed_s, stream->traffic_s);
+        stream->left_s -= passed_s;
+        stream->traffic_s = memoi_rows_later(0, stream->traffic_s - passed_s);
+        stream->time_s += slower * passed_s;
+        if (stream->left_s > 0) continue;
+
+        stream->left_s = -1;
+        if (++stream->n_phases < 2 * job->n_copies) continue;
+        stream->n_phases = 0;
+        stream->n_done++;
+        job->done_s = stream->time_s;
+    }
+}
+
+/* A stream of copies waits for an event, or compute does. */
+MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_event* event) {
+    const memoi_rows_stream* stream = &c->streams[event->stream];
+    const memoi_rows_job* last = event->n_jobs ? &stream->jobs[event->n_jobs - 1] : NULL;
+    memoi_rows_job* next = NULL;
+    if (which == MEMOB_SWAP_COMPUTE && !last) return;
+    if (which != MEMOB_SWAP_COMPUTE) next = &c->streams[which].jobs[c->streams[which].n_jobs];
+    if (which == MEMOB_SWAP_COMPUTE) {
+        memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
+        c->stall_s += memoi_rows_later(0, last->done_s - c->compute_s);
+        c->compute_s = memoi_rows_later(c->compute_s, last->done_s);
+    } else if (event->stream == MEMOB_SWAP_COMPUTE)
+        next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
+    else if (event->n_jobs > stream->n_done)
+        next->n_after[event->stream] =
+            (int32_t)memob_max(next->n_after[event->stream], event->n_jobs);
+    else if (last)
+        next->ready_s = memoi_rows_later(next->ready_s, last->done_s);
+}
+
+/* Enqueues so many copies. */
+MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copies, double start_s,
+                              double bytes_s) {
+    memoi_rows_stream* stream = &c->streams[which];
+    memoi_rows_job* job = &stream->jobs[stream->n_jobs];
+    if (!n_copies) return;
+    stream->n_jobs++;
+    memset(job + 1, 0, sizeof *job);
+    if (start_s <= 0) n_copies = 1;
+    if (which != MEMOB_SWAP_FILE) c->in_flight_s[which - 1] += bytes_s;
+    job->n_copies = n_copies;
+    job->start_s = start_s;
+    job->bytes_s = bytes_s / n_copies;
+    if (c->has_traffic) return; /* what comes later may delay it */
+    stream->time_s = memoi_rows_later(stream->time_s, job->ready_s) + n_copies * start_s + bytes_s;
+    job->done_s = stream->time_s;
+    stream->n_done++;
+}
+
+/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write. */
+MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
+                                 int32_t n_copies, int64_t n_bytes) {
+    const memo_swap_plan_desc* desc = c->desc;
+    const double rate = is_file
+                            ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
+                            : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
+                       memoi_rows_over((double)n_bytes, rate));
+}
+
+/* The copies of an operation: of rows, or by the file. */
+MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
+    const int is_file = op->kind == MEMOB_SWAP_USE_FILE;
+    const int is_back = is_file ? op->of & 1 : op->stream == MEMOB_SWAP_TO_DEVICE;
+    const int32_t step = is_file ? c->moved[op->of / 2] : op->of;
+    const memob_swap_sum* sum = &c->order.sums[step];
+    const int is_shared = !is_back && memob_swap_shares_input(&c->order, step);
+    int64_t n_bytes = 0;
+    int32_t n_copies = 1;
+
+    switch (op->kind) {
+    case MEMOB_SWAP_USE_FILE:
+        n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
+        break;
+    case MEMOB_SWAP_COPY_HANDED:
+        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(c->desc->swap)) *
+                  c->order.handed_row_bytes;
+        break;
+    case MEMOB_SWAP_COPY_ROUTED:
+        n_bytes = sum->routed_bytes;
+        n_copies = sum->n_routed_copies;
+        break;
+    case MEMOB_SWAP_COPY_ROWS:
+        n_bytes = sum->moved_bytes - (is_shared ? sum->input_bytes : 0);
+        n_copies = sum->n_copies - is_shared;
+        break;
+    default:
+        n_bytes = sum->layer_bytes;
+        n_copies = sum->n_layer_copies;
+        break;
+    }
+    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
+}
+
+MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
+    event->stream = which;
+    event->n_jobs = c->streams[which].n_jobs;
+    event->time_s = c->compute_s;
+}
+
+/* A step computes, and the trainer's copies begin with it. */
+MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
+    const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
+    double slower_s = 0;
+    for (int32_t way = 0; way < 2; way++) {
+        const double in_flight_s = c->in_flight_s[way] + traffic_s[way];
+        slower_s += c->desc->slowdown_s_per_byte[way] *
+                    memoi_rows_sooner(in_flight_s * rates[way], time_s * rates[way]);
+        c->in_flight_s[way] = 0;
+        if (!(traffic_s[way] > 0)) continue;
+        memoi_rows_follow(c, 1 + way, c->compute_s, INT32_MAX);
+        c->streams[1 + way].traffic_s += traffic_s[way];
+    }
+    c->compute_s += time_s + slower_s;
+}
+
+/* The engine of states runs on the clock.  The engine calls these functions of its device. */
+MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_stream stream,
+                                          memo_error* error) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const int32_t which = (int32_t)(intptr_t)stream;
+    const memoi_rows_stream* of = &c->streams[which];
+    const memoi_rows_job* next = which ? &of->jobs[of->n_jobs] : NULL;
+    (void)error;
+    if (which && (next->ready_s > 0 || next->n_after[1] || next->n_after[2] || next->n_after[3]))
+        memoi_rows_add_job(c, which, 1, 0, 0); /* it waits, but copies nothing */
+    memoi_rows_record(c, which, (memoi_rows_event*)(void*)event);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
+                                        memo_error* error) {
+    (void)error;
+    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
+                    (memoi_rows_event*)(void*)event);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
+                                        void* to, const void* from, int64_t size_bytes,
+                                        memo_error* error) {
+    (void)to, (void)from, (void)error;
+    memoi_rows_add_copies((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
+                          kind != MEMO_COPY_TO_HOST, 0, 1, size_bytes);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_host_call* call,
+                                        memo_error* error) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const int32_t which = (int32_t)(intptr_t)stream;
+    (void)error;
+    if (call->function == memob_states_run_update) {
+        const memob_states_update* update = (const memob_states_update*)call->argument;
+        memoi_rows_add_job(c, which, 1, 0,
+                           c->desc->update_host_s_per_byte *
+                               memob_states_update_bytes(c->states, update->layer));
+    } else {
+        const memob_spill_op* op = (const memob_spill_op*)call->argument;
+        memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
+    }
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
+                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    (void)clock, (void)stream, (void)address, (void)byte_value, (void)size_bytes, (void)error;
+    return MEMO_STATUS_OK;
+}
+
+/* A layer of the engine of states begins or ends a pass. */
+MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    if (is_end && !c->states->updates && memob_states_updates(c->states, c->states->phase))
+        c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
+    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
+}
+
+MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
+    static const double no_traffic_s[2] = {0, 0};
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    memob_swap_ops ops;
+    (is_end ? memob_swap_end_ops : memob_swap_begin_ops)(&c->order, 0, k, &ops);
+    for (int32_t i = 0; i < ops.n; i++) {
+        const memob_swap_op* op = &ops.list[i];
+        if (op->kind == MEMOB_SWAP_RECORD)
+            memoi_rows_record(c, op->stream, &c->events[op->of]);
+        else if (op->kind == MEMOB_SWAP_WAIT)
+            memoi_rows_wait(c, op->stream, &c->events[op->of]);
+        else
+            memoi_rows_copy_op(c, op);
+    }
+    if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
+        memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
+}
+
+MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const memob_swap_visit* visit = &c->order.visits[k];
+    const memoi_rows_layer* layer = &c->layers[visit->step];
+    const int is_backward = visit->is_backward;
+    memoi_rows_compute(c, layer->traffic_s[is_backward],
+                       (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
+                           layer->compute_s[is_backward]);
+}
+
+MEMOI void memoi_rows_between(void* clock, int32_t turn) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
+    c->compute_s += c->desc->between_s;
+}
+
+/* A micro-batch, or all that are in flight, and the update.  Returns when the compute stream ends
+ * the last backward. */
+MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
+    const memob_walk walk = {
+        &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
+        memoi_rows_between, c};
+    double end_s, stall_s;
+    if (c->states) (void)memob_states_set_batch(c->states, 1, 0, NULL);
+    memob_walk_batch(&walk);
+    end_s = c->compute_s;
+    stall_s = c->stall_s;
+    memob_walk_update(&walk);
+    c->update_s = c->compute_s - end_s;
+    c->stall_s = stall_s;
+    return end_s;
+}
+
+/* The time of a micro-batch.  With streamed states another one comes before it, so that what the
+ * update leaves on the device is there. */
+MEMOI double memoi_rows_step(memoi_rows_clock* c) {
+    double begin_s = 0;
+    c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
+        memoi_rows_stream* stream = &c->streams[k];
+        stream->n_jobs = stream->n_done = stream->n_phases = 0;
+        stream->time_s = stream->traffic_s = 0;
+        stream->left_s = -1;
+        memset(stream->jobs, 0, sizeof *stream->jobs);
+    }
+    if (c->states && c->states->sizes.host_bytes) {
+        memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
+        memob_states_reset(c->states);
+        (void)memoi_rows_micro_batch(c);
+        begin_s = c->compute_s;
+        c->stall_s = 0;
+    }
+    return memoi_rows_micro_batch(c) - begin_s;
+}
+

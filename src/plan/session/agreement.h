@@ -1,0 +1,398 @@
+#pragma once
+#include "plan/session/desc.h"
+/* --- >>session agreement ---
+ * Knows: the maximum of values over ranks.  Knows nothing of what is decided with them.
+ *
+ * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
+ * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
+ * depends on is agreed first; decisions are then the same without a word. */
+
+/* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
+ * has failed. */
+MEMOI MEMOB_NOINLINE memo_status memoi_session_agree(const memo_session_desc* desc,
+                                                     memo_status status, int64_t* values, int64_t n,
+                                                     memo_error* error) {
+    memo_status agreed;
+    memo_error own;
+    if (!desc->agree) return status;
+    values[0] = (int64_t)status;
+    agreed = desc->agree(desc->user, values, n, &own);
+    if (status) return status;
+    if (agreed) {
+        if (error) *error = own;
+        return agreed;
+    }
+    if (!values[0]) return MEMO_STATUS_OK;
+    return memo_error_set(error, (memo_status)values[0],
+                          "memo_session: another rank failed (%s); its message gives the reason",
+                          memo_status_name((memo_status)values[0]));
+}
+
+MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* desc,
+                                                       memo_status status, memo_error* error) {
+    int64_t value;
+    return memoi_session_agree(desc, status, &value, 1, error);
+}
+
+/* Of values of all lines: those that must be the same of shapes, tensors, steps or turns; 3: rest.
+ * Never negative, so that its negative exists. */
+MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
+    memoi_step_plan_line line;
+    uint64_t digest = 0;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
+            for (int32_t v = 0; v < line.record.n_values; v++) {
+                const memob_value* value = &line.record.values[v];
+                if ((v < line.n_same ? line.of : 3) != of) continue;
+                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
+                digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
+                                                  value->type == MEMOB_VALUE_NAME ? 32 : 8);
+            }
+    return (int64_t)(digest >> 2);
+}
+
+/* Of the trainer's own copies in all layers. */
+MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_traffic* traffic) {
+    uint64_t digest = 0;
+    for (int32_t step = 0; traffic && step < s->n_steps; step += s->n_slices)
+        digest = 31 * digest + memob_hash((const char*)&traffic[memob_layer_kind(s->steps, step)],
+                                          sizeof *traffic);
+    return (int64_t)(digest >> 2);
+}
+
+/* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
+MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
+                                         size_t end) {
+    uint64_t digest = (uint64_t)n;
+    for (const char* at = (const char*)table; n > 0; n--, at += stride)
+        digest = 31 * digest + memob_hash(at + begin, (int64_t)(end - begin));
+    return (int64_t)(digest >> 2);
+}
+#define MEMOI_DIGEST_TABLE(table, n, type, first, last)                                            \
+    memoi_session_digest_table(table, n, sizeof(type), offsetof(type, first),                      \
+                               offsetof(type, last) + sizeof((table)->last))
+
+/* Descs must match, and budgets become the least.  has_profile: of the call. */
+MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
+    enum { N = 26, N_BUDGETS = 3 };
+    memo_session_desc* own = &s->desc;
+    int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    const struct {
+        const char* field;
+        int64_t value;
+    } same[N] = {
+        {"n_layers", own->n_layers},
+        {"n_tensors", own->n_tensors},
+        {"n_rows", own->n_rows},
+        {"slice_rows", own->slice_rows},
+        {"tile_rows", own->tile_rows},
+        {"routed_rows_layer", own->routed_rows_layer},
+        {"routed_rows_all", own->routed_rows_all},
+        {"policy", (int64_t)own->policy},
+        {"shapes", memoi_session_digest(s, 0)},
+        {"tensors", memoi_session_digest(s, 1)},
+        {"layer_kinds", memoi_session_digest(s, 2)},
+        {"order", memoi_session_digest(s, 4)},
+        {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
+        {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"buffers",
+         MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
+        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+                                            memo_session_alternative, size_bytes, s_per_row)},
+        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+                                            memo_session_alternative, buffer, buffer)},
+        {"states",
+         MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
+        {"update_is_fused", own->update_is_fused != 0},
+        {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
+        {"backward_recomputes", own->backward_recomputes},
+        {"spill_directory", own->spill_directory != NULL},
+        {"has_alpha", own->has_alpha},
+        {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
+        {"profile", has_profile}};
+    int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
+    memo_status status;
+
+    /* A value and its negative: the two maxima show whether the value is the same everywhere. */
+    for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
+    if (status) return status;
+    for (int32_t k = 0; k < N; k++)
+        if (highest[k] != -lowest[k])
+            return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
+                                 same[k].field ? "memo_session_desc." : "memo_session_open: plan",
+                                 same[k].field ? same[k].field : "");
+    for (int32_t k = 0; k < N_BUDGETS; k++)
+        *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
+    return MEMO_STATUS_OK;
+}
+
+/* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
+ * order of times.  Names and sizes are the same everywhere, and the first of these carries the
+ * status. */
+MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
+                                              memo_profile* profile, memo_error* error) {
+    const int64_t n_rows = profile->n_rows;
+    status = memoi_session_agree(desc, status, (int64_t*)(void*)profile,
+                                 (int64_t)(sizeof *profile / sizeof(int64_t)), error);
+    profile->n_rows = n_rows;
+    return status;
+}
+
+#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
+
+/* Is the size of a slice the planner's choice? */
+MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
+    return desc->slice_rows == 0 && !desc->n_order && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
+           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
+}
+
+/* 1 if a plan's alternatives are the session's. */
+MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_plan* plan) {
+    if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
+    for (int32_t b = 0; b < plan->n_buffers; b++) {
+        const int32_t chosen = plan->alternatives[b];
+        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
+    }
+    return 1;
+}
+
+/* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
+ * lives as long as the session lies at one address. */
+MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
+                                      memo_error* error) {
+    const memo_step_plan *plan = first, *lacking = NULL;
+    memoi_step_plan_line own, found;
+    char text[200] = "";
+
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
+            snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
+        else if (!memoi_session_has_alternatives(s, plan))
+            snprintf(text, sizeof text, "it has other alternatives");
+        for (int64_t i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+            (void)memoi_step_plan_get_line(plan, i, &found);
+            memoi_step_plan_differs(&own, found.cells, text, sizeof text);
+        }
+        if (*text)
+            return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
+                                 (int)k, text);
+        if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
+
+        /* Buffers that live as long as the session: `setup` makes the same requests. */
+        for (int64_t i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers;
+             i++) {
+            const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
+            if (a->memory_class == b->memory_class &&
+                (a->memory_class != MEMO_CLASS_PERSISTENT ||
+                 (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
+                continue;
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.setup: request %lld for shape %d is another than "
+                "for shape 0; request the same for every shape",
+                (long long)i, (int)k);
+        }
+    }
+
+    return lacking ? memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", lacking->shortage)
+                   : MEMO_STATUS_OK;
+}
+
+/* Makes a shape the current one. */
+MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    s->part = &s->parts[shape];
+    s->batch.shape = shape;
+    s->steps = &s->part->plan->swap;
+    s->n_steps = s->steps->n_layers;
+    s->n_slices = s->steps->n_slices;
+    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
+    s->first_step = s->first_layer = 0;
+}
+
+MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
+    return (const memoi_step_plan*)s->part->plan;
+}
+
+/* The layer of a step of this turn, or of a step with its number in another place. */
+MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+    return s->first_layer + step % s->n_turn_steps / s->n_slices;
+}
+/* The first step of a layer of this turn. */
+MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
+    return s->first_step + (layer - s->first_layer) * s->n_slices;
+}
+/* 1: this turn computes the layer. */
+MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
+    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
+}
+
+/* Copies the kinds of layers, because the caller's table may end before the session does.  Checks
+ * the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
+    memo_session_desc* desc = &s->desc;
+    memob_states_desc* states = &s->states_desc;
+    const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
+    int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    if (!kinds) return memob_no_memory(error, "the kinds of layers");
+    if (desc->layer_kinds)
+        memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
+    desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
+    if (!desc->n_states) return MEMO_STATUS_OK;
+
+    if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
+                             !desc->states                         ? "states"
+                             : desc->update_on == MEMO_UPDATE_HOST ? "update_host"
+                                                                   : "update",
+                             (int)desc->n_states);
+    if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
+                             "DEVICE",
+                             desc->states_stay ? "states_stay is 1" : "one layer");
+
+    for (int32_t i = 0; i < desc->n_states; i++) {
+        s->states_table[i] = desc->states[i];
+        if (!desc->states[i].kinds)
+            s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
+    }
+
+    s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
+    s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
+    if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+
+    for (int32_t i = 0; i < desc->n_layers; i++)
+        if (kinds[1 + i] < 0 || kinds[1 + i] >= 30)
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.layer_kinds[%d]: out of range (%d); with states "
+                "0 to 29 are valid",
+                (int)i, (int)kinds[1 + i]);
+
+    /* Kinds of the states before the first layer and behind the last. */
+    kinds[0] = 30;
+    kinds[n_layers - 1] = 31;
+
+    states->states = s->states_table;
+    states->n_states = desc->n_states;
+    states->n_layers = n_layers;
+    states->layer_kinds = kinds;
+    states->streamed = s->streamed;
+    states->spilled = s->spilled;
+    states->update_is_fused = desc->update_is_fused;
+    return memob_states_get_sizes(states, &s->states_sizes, error);
+}
+
+/* Sets the bits of the first n states of layers, in the order of what streaming costs. */
+MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
+    const int64_t n_layers = s->states_desc.n_layers;
+    memset(bits, 0, (size_t)n_layers * sizeof *bits);
+    for (int32_t rank = 0; rank < 3; rank++)
+        for (int32_t i = 0; i < s->states_desc.n_states; i++) {
+            const uint32_t uses = s->states_table[i].uses;
+            const int64_t count = memob_min(n, n_layers);
+            if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
+                continue;
+            for (int64_t layer = 0; layer < n_layers; layer++)
+                if ((layer + 1) * count / n_layers > layer * count / n_layers &&
+                    (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
+                    bits[layer] |= 1u << i;
+            n -= count;
+        }
+}
+
+MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
+    memo_session* s = (memo_session*)session;
+    (void)error;
+    s->desc.update_host(s->desc.user, s, layer - 1);
+    return MEMO_STATUS_OK;
+}
+
+/* Streams, spills and updates states as the current plan says. */
+MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    if (!s->streamed) return MEMO_STATUS_OK;
+    s->states_desc.device = s->device;
+    s->states_desc.compute_stream = s->desc.compute_stream;
+    s->states_desc.computes_on_host = s->desc.computes_on_host;
+    s->states_desc.spill_directory = s->desc.spill_directory;
+    s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+    s->states_desc.user = s;
+    s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    memoi_session_take_first(s, plan->n_streamed, s->streamed);
+    memoi_session_take_first(s, plan->n_spilled, s->spilled);
+    return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
+}
+
+/* Fills in what a session has of its desc; with plan: of the plan's rows. */
+MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan,
+                                     memo_error* error) {
+    memo_session_desc* desc = &s->desc;
+    memo_step_plan** next = &s->own_plan;
+    const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
+    const memo_shape all = {desc->n_rows, 0};
+    memo_status status = memoi_session_take_device(s, plan != NULL, error);
+    int32_t k;
+    if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
+
+    for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
+    for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
+
+    /* A plan of each shape. */
+    for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
+        status =
+            memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
+        s->parts[k].plan = *next;
+        if (status) return status;
+        s->most_steps = memob_max(s->most_steps, (*next)->swap.n_layers);
+        if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
+    }
+    desc->n_shapes = k;
+    if (!status && plan) status = memoi_session_match(s, plan, error);
+    if (status) return status;
+
+    /* The plan that is opened takes their place. */
+    if (plan) memo_step_plan_destroy(s->own_plan);
+    if (plan) s->own_plan = NULL;
+    for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
+        s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
+    memoi_session_turn(s, 0);
+    return MEMO_STATUS_OK;
+}
+
+/* A session for one of the public calls; with plan: to open it, so that it computes.  Check, then
+ * agree, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     int has_profile, memo_session** result, memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    const char* check = getenv("MEMO_CHECK");
+    memo_status status;
+    *result = s;
+    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+    s->desc = *desc;
+    s->desc.is_checked |= check && *check && strcmp(check, "0");
+    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
+    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_take_states(s, error);
+    if (!status) status = memoi_session_fill(s, plan, error);
+    if (!status) status = memoi_session_stream(s, error);
+    if (!status && plan && s->streamed &&
+        !(plan->update_is_on_host ? desc->update_host : desc->update))
+        status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
+                               plan->update_is_on_host ? "update_host" : "update");
+    if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
+        status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
+                                      "states; plan again");
+    status = memoi_session_verdict(desc, status, error);
+    if (!status && desc->agree) status = memoi_session_meet(s, has_profile, error);
+    if (!status) s->limit_bytes = s->desc.device_bytes;
+    return status;
+}
+

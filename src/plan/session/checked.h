@@ -1,0 +1,469 @@
+#pragma once
+#include "memo/swap_engine.h"
+#include "plan/session/agreement.h"
+#include "plan/session/states.h"
+/* --- >>session checked ---
+ * Knows: a layer's tensors, after the forward and in the backward.  Knows nothing of how tensors
+ * are kept, moved or recomputed.
+ *
+ * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
+ * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is
+ * open there: readers of a layer that has ended get NaN, and the next layer finds what was written.
+ * The end of a forward copies the slot to the engine; the begin of a backward takes back what the
+ * engine has, and recomputes the rest.
+ *
+ * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
+ * behind each buffer lie as many bytes that nobody may write.  What belongs to no buffer is poison.
+ * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
+ * not lie, so that the old address stays poison for a while. */
+
+#define MEMOI_GUARD 512
+
+/* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
+ * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
+ * bytes, so that a tensor that is updated in place changes.  Depends on the address. */
+MEMOI unsigned char memoi_poison_at(const char* address) {
+    static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    return poison[(uintptr_t)address % 8];
+}
+
+/* Where the step is computed. */
+MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
+    return s->checker.slots + (step & 1) * s->checker.slot_bytes;
+}
+
+/* 0: the layer lacks the tensor, or the tensor is HANDED and need not stay. */
+MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
+    if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
+    return memoi_session_place(s, step, t)->row_bytes;
+}
+
+/* Of a slice of so many rows, those that a tensor has at most. */
+MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
+    if (memob_tensor_is_routed(s->steps, t))
+        return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
+    return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+}
+/* Those that it has in a step of this micro-batch. */
+MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
+    return memob_tensor_is_routed(s->steps, t)
+               ? memoi_session_place(s, step, t)->n_routed
+               : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
+}
+
+MEMOI void memoi_inspector_destroy(memo_session* s) {
+    memoi_inspector* c = &s->checker;
+    memob_engine_release(&c->engine);
+    memob_arrays_free(&c->arrays);
+    memset(c, 0, sizeof *c);
+}
+
+/* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
+ * budgets. */
+MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
+    memoi_inspector* c = &s->checker;
+    const int32_t n = s->desc.n_tensors;
+    const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
+    memo_status status;
+    int64_t at = MEMOI_GUARD, n_requests = 0;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        n_requests = memob_max(n_requests, plan->addresses->n_buffers);
+        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
+    }
+
+    c->most_rows =
+        memob_max(s->desc.slice_rows,
+                  memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
+    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
+    c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
+    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
+    c->states =
+        MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
+    if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
+
+    for (int32_t t = 0; t < n; t++) {
+        c->offsets[t] = at;
+        at = memob_align_up(at + memoi_session_most_rows(s, t, s->desc.slice_rows) *
+                                     s->steps->tensors[t].row_bytes,
+                            MEMOI_GUARD) +
+             MEMOI_GUARD;
+    }
+    c->offsets[n] = c->slot_bytes = at;
+    c->shape = -1;
+
+    memob_engine_begin(&c->engine, s->device, NULL, 0);
+    status =
+        memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes, 2 * at, stream, 1, error);
+    c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    c->image = c->engine.host_memory;
+    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
+        memo_error_set(
+            error, status,
+            "a checked session takes %lld bytes of the device beside device_bytes; lower "
+            "device_bytes, or set is_checked and MEMO_CHECK to 0",
+            (long long)(3 * at + c->memory_bytes));
+    return status;
+}
+
+/* How many of the first bytes are poison. */
+MEMOI int64_t memoi_inspector_poisoned(const char* bytes, int64_t n_bytes) {
+    int64_t i = 0;
+    while (i < n_bytes && (unsigned char)bytes[i] == memoi_poison_at(bytes + i)) i++;
+    return i;
+}
+
+MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
+    for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memoi_poison_at(bytes);
+}
+
+/* Copies a slot to its image on the host, or back, and waits. */
+MEMOI int memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
+    return memoi_inspector_copy(s, memoi_inspector_slot(s, step), s->checker.image,
+                                s->checker.slot_bytes, is_back);
+}
+
+/* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
+ * computed in the engine's memory, so that their rows always go to the slot. */
+MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
+    const memoi_inspector* c = &s->checker;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
+        const memob_swap_place* place = memoi_session_place(s, step, t);
+        const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+        const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
+                                   memob_min(place->recompute_end, n), n};
+        char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
+        char* engine = s->part->base + place->offset;
+        if (place->is_layer) engine += step % s->n_slices * s->steps->n_rows * row_bytes;
+        for (int32_t part = 0; part < 4 && !status; part += 2) {
+            const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
+            const int is_to_slot = is_back || place->is_layer;
+            if (at < end)
+                status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                   (is_to_slot ? slot : engine) + at,
+                                   (is_to_slot ? engine : slot) + at, end - at, &s->call_error);
+        }
+    }
+    if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    return memoi_session_is_ok(s, status);
+}
+
+/* Of rows of tensor t in a step; 0: nothing was written. */
+MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
+    return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
+}
+
+/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
+ * a quiet one elsewhere?  One could be chance in a tensor of integers. */
+MEMOI int memoi_inspector_is_of_poison(const char* bytes, int64_t n_bytes) {
+    const char* end = bytes + n_bytes;
+    int n = 0;
+    for (; end - bytes >= 4; bytes += 4) {
+        uint32_t word;
+        memcpy(&word, bytes, sizeof word);
+        word &= 0x7fffffff; /* without its sign */
+        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+    }
+    return n > 1;
+}
+
+/* The first row in [begin, end) of the image that differs from the forward's; end: none.
+ * is_forward: the image is the forward's; the first row that is computed from poison. */
+MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t t, int64_t begin,
+                                    int64_t end, int is_forward) {
+    uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+    for (; begin < end; begin++) {
+        const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
+        const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
+        const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
+        if (is_forward) hashes[begin] = hash;
+        if (hash != hashes[begin] || (is_forward && memoi_inspector_is_of_poison(row, row_bytes)))
+            break;
+    }
+    return begin;
+}
+
+/* A row of the image differs from the forward's.  why NULL: it was recomputed. */
+MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
+                                        const char* why) {
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+    const char* bytes = s->checker.image + s->checker.offsets[t] + row * row_bytes;
+    if (!why)
+        why =
+            !memoi_inspector_hashes(s, step, t)[row]
+                ? "recompute writes it, but the forward had not when the layer ended; give layers "
+                  "that lack it another kind, or compute on compute_stream"
+            : memoi_inspector_poisoned(bytes, row_bytes) == row_bytes
+                ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
+                  "tensor that it is computed with, or declare it SWAPPED"
+                : "recompute gives it other bytes than the forward; it must compute the same rows "
+                  "by the same operations, or tile_rows is too small, or the table has another "
+                  "order; if no tensor before it gives it, declare it SWAPPED";
+    return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "checked session: layer %d, tensor `%s`, row %lld: %s",
+                          (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
+                          (long long)(step % s->n_slices * s->steps->n_rows + row), why);
+}
+
+/* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
+ * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
+ * that the backward gets must have the same bytes. */
+MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
+    static const char* const names[] = {"", "forward", "recomputation", "backward"};
+    const memoi_inspector* c = &s->checker;
+    const int is_forward = after == MEMO_PASS_FORWARD;
+    int is_ok = memoi_inspector_fetch(s, step, 0);
+
+    for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
+        const memo_tensor* tensor = &s->steps->tensors[t];
+        const int is_routed = memob_tensor_is_routed(s->steps, t);
+        const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
+                                         : memoi_session_most_rows(s, t, s->steps->n_rows);
+        const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
+        if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) ==
+            c->offsets[t + 1] - behind)
+            continue;
+        MEMOI_SESSION_FAIL(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
+            "its %lld rows of %lld bytes; %s",
+            (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
+            (long long)n_rows, (long long)tensor->row_bytes,
+            is_routed ? "call memo_session_set_routed with all rows before they are written"
+                      : "row_bytes or n_rows is too small, or the table has another order than "
+                        "the kernels");
+        return 0;
+    }
+
+    for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
+        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
+        const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
+        const char* why = NULL;
+        int64_t begin = 0, end = n;
+        if (row == n) continue;
+        if (!is_forward && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
+            memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
+        if (is_forward)
+            why = c->n_trained
+                      ? "its weights or its input are NaN since the micro-batch before: the "
+                        "backward read bytes never written, or of a tensor or buffer that has ended"
+                      : "it is computed from bytes never written, or of a tensor or buffer that "
+                        "has ended";
+        else if (row < begin || row >= end)
+            why = "it came back with other bytes; something writes to memory of the session";
+        if (why || !s->desc.backward_recomputes)
+            is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
+    }
+    return is_ok;
+}
+
+/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
+    const memoi_inspector* c = &s->checker;
+    int64_t at = 0, n, n_poisoned;
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
+        char* image = c->image + (uintptr_t)(bytes + at) % 8;
+        n = memob_min(n_bytes - at, c->slot_bytes);
+        if (is_fill) memoi_inspector_poison(image, n);
+        if (!memoi_inspector_copy(s, bytes + at, image, n, is_fill)) break;
+        n_poisoned = memoi_inspector_poisoned(image, n);
+        if (n_poisoned < n) return at + n_poisoned;
+    }
+    return n_bytes;
+}
+
+/* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
+ * backward the slot gets what the engine has; all other rows are poison until they are
+ * recomputed. */
+MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
+    const memoi_inspector* c = &s->checker;
+    const int32_t other = is_backward ? step + 2 : step - 2;
+    const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
+    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes, 0);
+    int32_t t = 0;
+    if (s->error.status) return;
+    if (i < c->slot_bytes) {
+        while (i >= c->offsets[t + 1]) t++;
+        i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
+        (void)memoi_session_is_ok(
+            s, memoi_inspector_blame(s, closed, t, i,
+                                     "its bytes changed after the layer had ended; a kernel of "
+                                     "another layer, or on another stream, writes there"));
+    } else if (is_backward) {
+        (void)memoi_inspector_exchange(s, step, 1);
+    }
+}
+
+/* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
+MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
+    const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
+    if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
+        (void)memoi_inspector_sweep(s, memoi_inspector_slot(s, step), s->checker.slot_bytes, 1);
+}
+
+/* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
+MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
+    return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
+}
+
+/* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
+ * recomputed with t?  Else s->call_error names a row.  A few runs are tried; the slot is as before
+ * afterwards. */
+MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
+    enum { N_RUNS = 4 };
+    memoi_inspector* c = &s->checker;
+    const int64_t n = memoi_session_tensor_rows(s, step, t);
+    const int64_t last = (n - 1) / tile_rows;
+    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
+    const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
+    char* copy = c->image + c->slot_bytes;
+    int32_t u;
+    int keeps = 1;
+
+    /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
+     * own. */
+    memcpy(copy, c->image, (size_t)c->slot_bytes);
+    for (u = 0; u < s->desc.n_tensors; u++)
+        if (memoi_inspector_is_with(s, t, u))
+            memoi_inspector_poison(c->image + c->offsets[u],
+                                   n * memoi_inspector_row_bytes(s, step, u));
+    if (!memoi_inspector_fetch(s, step, 1)) return 0;
+    for (int32_t i = n_runs - 1; i >= 0; i--) {
+        const int64_t begin = i * last / steps * tile_rows;
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
+                          memob_min(begin + tile_rows, n));
+    }
+    if (!memoi_inspector_fetch(s, step, 0)) return 0;
+    for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
+        const int64_t begin = i % n_runs * last / steps * tile_rows;
+        const int64_t end = memob_min(begin + tile_rows, n);
+        int64_t row = end;
+        u = i / n_runs;
+        if (memoi_inspector_is_with(s, t, u))
+            row = memoi_inspector_first(s, step, u, begin, end, 0);
+        keeps = row == end;
+        if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
+    }
+    memcpy(c->image, copy, (size_t)c->slot_bytes);
+    return memoi_inspector_fetch(s, step, 1) && keeps;
+}
+
+/* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
+MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
+    const int64_t given = memob_swap_tile_rows(s->steps);
+    for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+        const memo_tensor* tensor = &s->steps->tensors[t];
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
+        int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
+        int keeps;
+        if (!n || !memoi_session_recomputes(s, step, t)) continue;
+        while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
+            least = memob_min(2 * least, n);
+        if (s->error.status) return;
+
+        if (!keeps) {
+            (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
+            return;
+        }
+        if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
+        memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
+                          tensor->name, (long long)least);
+
+        if (memoi_inspector_keeps_bits(s, step, t, given) || s->error.status) continue;
+        MEMOI_SESSION_FAIL(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
+                        "in tiles of %lld rows; tile_rows of %lld would work"
+                      : "checked session: tensor `%s` has other bits if it is recomputed "
+                        "in tiles of %lld rows, but not if all %lld are; compute rows from "
+                        "`begin`, check row_bytes, or make it WHOLE",
+            tensor->name, (long long)given, (long long)least);
+    }
+}
+
+/* Before a backward: every row has the bytes that the forward gave it. */
+MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
+    memoi_inspector* c = &s->checker;
+    const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
+    if (s->error.status || !memoi_inspector_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
+        s->desc.backward_recomputes || step % s->n_slices)
+        return;
+    c->kinds |= kind;
+    s->is_recomputing = 1;
+    memoi_inspector_test_tiles(s, step);
+    s->is_recomputing = 0;
+}
+
+/* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
+MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
+    const memoi_inspector* c = &s->checker;
+    if (!c->slots) return;
+    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin, 0)) < end) {
+        const memoi_inspected_buffer* b = NULL;
+        for (int64_t i = 0; i < c->n_buffers;
+             i++) /* the last that had the byte, or the one behind it */
+            if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
+                b = &c->buffers[i];
+        if (b && b->address && begin < b->at + b->n_bytes) {
+            begin = b->at + b->n_bytes;
+            continue;
+        }
+        MEMOI_SESSION_FAIL(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: buffer `%s` of %lld bytes: something writes %s",
+            b && b->name ? b->name : "memo_session_alloc", (long long)(b ? b->n_bytes : 0),
+            !b || begin >= b->at + b->n_bytes
+                ? "behind it; its size is too small"
+                : "to it after it has ended; its last pass or layer comes too early (the backward "
+                  "ends with layer 0), or its address was kept");
+        return;
+    }
+}
+
+/* Where a buffer lies that the arena has at an address. */
+MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_bytes,
+                                    const char* name) {
+    memoi_inspector* c = &s->checker;
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t half = c->memory_bytes / 2;
+    memoi_inspected_buffer* b;
+    if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
+    b = &c->buffers[c->n_buffers];
+    b->address = address;
+    b->name = name;
+    b->n_bytes = n_bytes;
+    b->at =
+        2 * ((char*)address - (char*)s->device_memory - plan->device_bytes + plan->transient_bytes);
+    for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
+        const int64_t before = c->buffers[i].at % half;
+        if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
+        if (c->buffers[i].at < half) b->at += half;
+        break;
+    }
+    memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
+    c->n_buffers++;
+    return c->memory + b->at;
+}
+
+/* The arena's address of a buffer that ends. */
+MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
+    memoi_inspector* c = &s->checker;
+    for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
+        memoi_inspected_buffer* b = &c->buffers[i];
+        void* own = b->address;
+        if (!own || c->memory + b->at != (char*)address) continue;
+        memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
+        (void)memoi_inspector_sweep(s, (char*)address, 2 * b->n_bytes, 1);
+        b->address = NULL;
+        return own;
+    }
+    return address;
+}
+

@@ -1,0 +1,668 @@
+#pragma once
+#include "memo/trace.h"
+#include "memo/plan.h"
+#include "memo/host_device.h"
+#include "plan/rows/words.h"
+#include "plan/rows/limits.h"
+/* --- >>session desc ---
+ * Knows: the fields of a desc.  Knows nothing of what they are for. */
+
+/* Of routed rows, those that so many tokens can have. */
+MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
+                                  int64_t n_rows) {
+    const double share = (double)n_rows / (double)desc->n_rows;
+    if (n_rows >= desc->n_rows) return routed_rows;
+    return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
+}
+
+/* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
+MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
+    if (pass == MEMO_PASS_BETWEEN) return n;
+    if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
+    if (layer < 0 || layer >= n) return -1;
+    return pass == MEMO_PASS_FORWARD    ? layer
+           : pass == MEMO_PASS_BACKWARD ? 2 * n - layer
+           : pass == MEMO_PASS_WEIGHTS  ? 3 * n - layer
+                                        : -1;
+}
+
+/* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
+MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
+    return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
+}
+
+/* Chunks of layers that an order names. */
+MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
+    int32_t n = 1;
+    for (int32_t k = 0; k < desc->n_order; k++) n = (int32_t)memob_max(n, desc->order[k].chunk + 1);
+    return n;
+}
+
+/* Of memo_pass, in messages. */
+static const char* const memoi_pass_names[] = {"the session",  "forward",
+                                               "`between`",    "backward",
+                                               "WEIGHTS turn", "the end of the micro-batch"};
+
+/* 1: a pass goes through layers. */
+MEMOI int memoi_pass_has_layers(int64_t pass) {
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD || pass == MEMO_PASS_WEIGHTS;
+}
+
+/* Index of the turn of a micro-batch, or with `of` NULL of the first turn of the pass; n_order:
+ * there is none. */
+MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
+                                      int32_t chunk, memo_pass pass) {
+    int32_t k = 0;
+    for (; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        if (turn->pass == pass &&
+            (!of || (turn->micro_batch == of->micro_batch && turn->chunk == chunk)))
+            break;
+    }
+    return k;
+}
+/* 1: the order has WEIGHTS turns. */
+MEMOI int memoi_session_is_split(const memo_session_desc* desc) {
+    return memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS) < desc->n_order;
+}
+
+/* Can turn k of an order be? */
+MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
+                                              int32_t n_chunks, memo_error* error) {
+    const memo_turn* turn = &desc->order[k];
+    const memo_pass pass = turn->pass;
+    const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
+    const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
+    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
+    const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
+    const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
+    char fault[160] = "";
+
+    if (first < k)
+        snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
+                 (int)first);
+    else if (pass != MEMO_PASS_FORWARD && memoi_session_find_turn(desc, turn, c, earlier) > k)
+        snprintf(fault, 160, "comes before its %s; list that first", memoi_pass_names[earlier]);
+    else if (before >= 0 && before < n_chunks &&
+             memoi_session_find_turn(desc, turn, before, pass) > k)
+        snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
+                 memoi_pass_names[pass], (int)before);
+    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
+        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
+                 (int)turn->micro_batch, (int)c);
+    else if (split < desc->n_order &&
+             memoi_session_find_turn(desc, turn, c, MEMO_PASS_WEIGHTS) == desc->n_order)
+        snprintf(fault, 160,
+                 "never gets its WEIGHTS turn, but order[%d] is one; append {%d, %d, "
+                 "MEMO_PASS_WEIGHTS}, or list none",
+                 (int)split, (int)turn->micro_batch, (int)c);
+    return *fault
+               ? MEMOB_INVALID(
+                     error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
+                     (int)k, memoi_pass_names[pass], (int)turn->micro_batch, (int)c, fault)
+               : MEMO_STATUS_OK;
+}
+
+/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers, and
+ * perhaps a WEIGHTS turn. */
+MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
+    const char* field = NULL;
+    int32_t n_chunks;
+    memo_status status = MEMO_STATUS_OK;
+    if (!desc->n_order) return status;
+    if (!desc->order)
+        field = "NULL; list the turns, or set n_order to 0";
+    else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
+        field = "does not work with slices; set slice_rows to n_rows";
+    else if (desc->n_states)
+        field = "does not work with states; keep them in memory of the trainer, with n_states 0";
+    else if (desc->loss)
+        field =
+            "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
+    else if (desc->spill_directory)
+        field = "does not work with a file; set spill_directory to NULL";
+    for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
+        if (desc->shapes[k].is_forward_only)
+            field = "does not work with chunks and shapes that are is_forward_only; give them a "
+                    "session of their own, without an order, for each chunk";
+    if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
+
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        if (turn->micro_batch < 0 || turn->micro_batch >= desc->n_order || turn->chunk < 0 ||
+            turn->chunk >= desc->n_layers || !memoi_pass_has_layers(turn->pass))
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
+                                 "is out of range; micro-batches below n_order, chunks below "
+                                 "n_layers, FORWARD, BACKWARD and WEIGHTS are valid",
+                                 (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
+    }
+    n_chunks = memoi_session_n_chunks(desc);
+    if (desc->n_layers % n_chunks)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.order: it names %d chunks, but n_layers is %d; "
+                             "chunks have equally many layers, so a divisor of n_layers works",
+                             (int)n_chunks, (int)desc->n_layers);
+
+    for (int32_t k = 0; k < desc->n_order && !status; k++)
+        status = memoi_session_check_turn_of(desc, k, n_chunks, error);
+    return status;
+}
+
+/* Of n_chunks, the chunk in which a buffer's life begins or ends. */
+MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunks, memo_pass pass,
+                                  int32_t layer) {
+    return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
+}
+
+/* In which places a buffer lives; negative: in none. */
+MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
+    if (b->first == MEMO_PASS_SESSION)
+        return b->first_layer == MEMO_IN_SHAPE(s->batch.shape) ? MEMOI_PLACE_SHAPE : -1;
+    if (!s->steps->order) return -1;
+    if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
+    return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
+               ? MEMOI_PLACE_FORWARD
+               : -1;
+}
+
+/* 1: it has bytes for each layer of a chunk. */
+MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
+    return b->first == MEMO_PASS_BACKWARD && b->first_layer == MEMO_EACH_LAYER &&
+           b->last == MEMO_PASS_WEIGHTS;
+}
+
+/* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
+MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
+    const int32_t n_chunks = memoi_session_n_chunks(desc);
+    for (int32_t i = 0; i < desc->n_buffers; i++) {
+        const memo_session_buffer* b = &desc->buffers[i];
+        const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
+        const int is_of_session = b->first == MEMO_PASS_SESSION;
+        const int is_span = !is_each && !is_of_session;
+        const int is_split =
+            b->first == MEMO_PASS_WEIGHTS || (b->last == MEMO_PASS_WEIGHTS && !is_of_session);
+        const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
+        const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
+        const char* fault = NULL;
+
+        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
+            b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+            fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
+        else if (is_each && !memoi_pass_has_layers(b->first))
+            fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
+        else if (is_split && !memoi_session_is_split(desc))
+            fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
+                    "BACKWARD";
+        else if (is_split &&
+                 (b->first == MEMO_PASS_FORWARD ||
+                  (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b))))
+            fault = "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a "
+                    "buffer from BACKWARD on, with a layer or MEMO_EACH_LAYER";
+        else if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
+            fault = "an unknown pass or a layer out of range; give its first and last use";
+        else if (is_span && last < first)
+            fault = "a last use before the first; swap them";
+        else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
+            fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
+        else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
+            fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
+        else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
+                 memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
+                     memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
+            fault = "a life in two chunks of the order; declare a buffer of each, or of SESSION";
+        if (fault)
+            return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
+                                 b->name ? b->name : "NULL", fault);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Alternatives of a buffer in order, of fewer and fewer bytes. */
+MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
+                                                   memo_error* error) {
+    const double n_rows = (double)desc->n_rows;
+    double bytes[MEMO_SESSION_BUFFERS_MAX], per_row_s[MEMO_SESSION_BUFFERS_MAX]; /* so far */
+    for (int32_t i = 0; i < desc->n_buffers; i++) {
+        bytes[i] =
+            (double)desc->buffers[i].size_bytes + (double)desc->buffers[i].row_bytes * n_rows;
+        per_row_s[i] = 0;
+    }
+
+    for (int32_t i = 0; i < desc->n_alternatives; i++) {
+        const memo_session_alternative* a = &desc->alternatives[i];
+        const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
+        const char* fault = NULL;
+        if (a->buffer < 0 || a->buffer >= desc->n_buffers)
+            fault = "a buffer out of range; give its index in buffers";
+        else if (desc->buffers[a->buffer].first == MEMO_PASS_SESSION)
+            fault = "a buffer that lives as long as the session; declare it for a pass";
+        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
+            fault = "no less memory than the one before, or the buffer; list the largest first";
+        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOI_ROWS_TIME_MAX))
+            fault = "an s_per_row below the one before, or 0; list the fastest first";
+        if (fault)
+            return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
+                                 fault);
+        bytes[a->buffer] = n_bytes;
+        per_row_s[a->buffer] = a->s_per_row;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* n_outputs of a desc for a call that may measure.  Measuring runs whole micro-batches, perhaps
+ * just before a training step, so the trainer must have stated what they change. */
+#define MEMOI_OUTPUTS_MISSING (-2)
+MEMOI int32_t memoi_session_outputs(const memo_session_desc* desc) {
+    return desc->n_outputs || desc->measuring ? desc->n_outputs : MEMOI_OUTPUTS_MISSING;
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
+                                           memo_error* error) {
+    static const char name[] = "memo_session_desc";
+    const struct {
+        const char* field;
+        int64_t value, least, most;
+    } numbers[] = {{"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
+                   {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
+                   {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
+                   {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
+                   {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
+                   {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
+                   {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+                   {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
+                   {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
+                   {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
+                   {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
+                   {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
+                   {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
+                   {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
+                   {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
+                   {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
+                   {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
+    const char* field = NULL;
+    char shape[40];
+    memo_status status;
+
+    /* Numbers. */
+    for (int32_t t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
+        if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
+                                          numbers[t].least, numbers[t].most, error)))
+            return status;
+    if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_real(name, "measure_s", desc->measure_s, 0, 1e6, error)) ||
+        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
+        return status;
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
+         (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
+            "too many slices; a larger multiple of tile_rows would work",
+            (long long)desc->slice_rows, (long long)desc->tile_rows);
+
+    /* Pointers. */
+    if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
+    if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
+                "state, see Slices, or set slice_rows to 0";
+    if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
+    if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
+    if (desc->n_alternatives && !desc->alternatives)
+        field = "alternatives: NULL; set them, or n_alternatives to 0";
+    if (desc->n_outputs > 0 && !desc->outputs)
+        field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
+    if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
+        field =
+            "outputs: none, but measuring runs micro-batches, which change gradients and more; "
+            "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
+            "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
+    for (int32_t t = 0; t < desc->n_outputs && !field; t++)
+        if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
+            desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
+                                 "wrong size_bytes; state where a micro-batch writes it",
+                                 (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
+    if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
+    if (!desc->step && desc->forward && !desc->backward && computes)
+        field = "backward: NULL; set it, or `step`";
+    if (!desc->step && !desc->weights && computes && desc->order && memoi_session_is_split(desc))
+        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
+    if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
+        field = "rows: NULL, but policy is ROWS; set the table of rows";
+
+    /* Names go into files, so a name must be a single word; names match profiles. */
+    for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
+        const char* word = desc->tensors[t].name;
+        if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
+                                 "characters without blanks are valid",
+                                 (int)t, word ? word : "NULL");
+        for (int32_t other = 0; other < t; other++)
+            if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
+                return MEMOB_INVALID(
+                    error,
+                    "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
+                    "give each tensor its own",
+                    (int)t, desc->tensors[t].name, (int)other);
+        if (!desc->recompute && computes && memoi_rule_recomputes(desc->tensors[t].rule))
+            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
+        if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
+            !(desc->tensor_kinds[t] & 1))
+            field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
+    }
+    if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
+    for (int32_t t = 0; t < desc->n_shapes; t++) {
+        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
+        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    status = memoi_session_check_order(desc, error);
+    if (!status) status = memoi_session_check_buffers(desc, error);
+    return status ? status : memoi_session_check_alternatives(desc, error);
+}
+
+void memo_step_plan_destroy(memo_step_plan* plan) {
+    while (plan) {
+        memo_step_plan* next = plan->next;
+        memo_swap_plan_destroy(plan->times);
+        memo_plan_destroy(plan->addresses);
+        memo_trace_destroy(plan->trace);
+        memob_arrays_free(&((memoi_step_plan*)plan)->arrays);
+        MEMO_FREE(plan);
+        plan = next;
+    }
+}
+
+/* Gives the turns of a chunk of a micro-batch a place, from the turn of pass `begin` on: the first
+ * free place whose chunks have the same kinds (NULL: the first free place).  The place is free
+ * again after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks,
+ * the first chunk with its kinds; busy, 0 before and after. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass begin,
+                                        memo_pass end, const int32_t* kinds, int32_t* places,
+                                        int32_t* chunks, int32_t* busy) {
+    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
+    int32_t n_places = 0, p, like = 0;
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
+        if (of < k) {
+            places[k] = places[of];
+            if (turn->pass == end) busy[places[k]] = 0;
+        }
+        if (of != k) continue;
+
+        /* It begins. */
+        for (like = 0;
+             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
+            like++;
+        for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
+        if (p == n_places) chunks[n_places++] = like;
+        busy[places[k] = p] = 1;
+    }
+    return n_places;
+}
+
+/* A plan with the given rows, or none.  Tensors are copied, so that the plan outlives its desc. */
+MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
+                                         const int64_t* rows, memo_step_plan** result,
+                                         memo_error* error) {
+    memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
+    const int64_t slice_rows = desc->slice_rows;
+    const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n_turns = shape.is_forward_only ? 0 : desc->n_order;
+    int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
+    memo_swap_desc* swap;
+    memo_turn* turns;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0;
+    *result = (memo_step_plan*)own;
+    if (!own) return memob_no_memory(error, "a plan");
+
+    /* The places of an order. */
+    own->plan.n_chunks = memoi_session_n_chunks(desc);
+    if (n_turns) {
+        turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 5 * sizeof *order);
+        own->turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
+        own->turns_s = MEMOB_ARRAY(&own->arrays, double, n_turns);
+        if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
+        own->places = order + n_turns;
+        own->weight_places = order + 2 * n_turns;
+        chunks = order + 3 * n_turns;
+        memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
+        if (memoi_session_is_split(desc))
+            own->plan.n_weight_places =
+                memoi_session_place_turns(desc, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS, NULL,
+                                          own->weight_places, chunks, chunks + n_turns);
+        n_places =
+            memoi_session_place_turns(desc, MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD,
+                                      desc->layer_kinds, own->places, chunks, chunks + n_turns);
+        for (int32_t i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
+            if (turns[i].pass != MEMO_PASS_WEIGHTS) {
+                own->turns[n_of_engine] = turns[i];
+                order[n_of_engine++] =
+                    turns[i].pass == MEMO_PASS_BACKWARD ? -1 - own->places[i] : own->places[i];
+            }
+        n_of_place = desc->n_layers / own->plan.n_chunks;
+        if (n_places > INT32_MAX / 8 / n_of_place)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.n_layers: %d in %d places of the order "
+                                 "are too many; fewer work",
+                                 (int)n_of_place, (int)n_places);
+        n_steps = n_places * n_of_place;
+        own->plan.order = turns;
+        own->plan.n_order = n_turns;
+    }
+    own->rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
+    layer_kinds = MEMOB_ARRAY(&own->arrays, int32_t, n_steps);
+    if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
+    if (rows) memcpy(own->rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+
+    /* The caller's tables may end before the plan does. */
+    for (int32_t i = 0; i < n; i++) {
+        own->tensors[i] = desc->tensors[i];
+        own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
+        if (desc->tensors[i].rule == MEMO_TENSOR_LAYER_OR_ROWS)
+            own->tensors[i].rule = n_slices > 1 ? MEMO_TENSOR_LAYER : MEMO_TENSOR_ROWS;
+        if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
+    }
+    for (int32_t i = 0; i < n_steps; i++)
+        layer_kinds[i] =
+            desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
+                                      : i / n_slices];
+
+    swap = &own->plan.swap;
+    swap->desc_name = "memo_session_desc";
+    swap->n_places = n_places;
+    swap->n_order = n_of_engine;
+    if (n_turns) swap->order = order;
+    swap->tensors = own->tensors;
+    swap->tensor_kinds = own->tensor_kinds;
+    swap->layer_kinds = layer_kinds;
+    swap->rows = own->rows;
+    swap->n_tensors = n;
+    swap->n_layers = n_steps;
+    swap->n_rows = memob_min(slice_rows, shape.n_rows);
+    swap->n_slices = n_slices;
+    swap->layer_rows = shape.n_rows;
+    swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
+    swap->routed_rows_all = memob_max(
+        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
+    swap->tile_rows = desc->tile_rows;
+    swap->spill_directory = desc->spill_directory;
+    swap->spill_bytes_per_s = desc->spill_bytes_per_s;
+    own->plan.policy = desc->policy;
+    own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
+    own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
+    own->plan.shape = shape;
+    own->plan.shape.is_forward_only = shape.is_forward_only != 0;
+    return memob_swap_check_desc(swap, error);
+}
+
+/* A line of a plan, as in the plan's file: a shape, a tensor or a step.  A plan must have the first
+ * values of each line in common with its session, or rows would go into the wrong tensors; ranks
+ * must have the same first values, too.  The other values are the plan's choice. */
+typedef struct memoi_step_plan_line {
+    memob_record record; /* of cells */
+    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
+    int32_t n_same;      /* its first values must be the session's */
+    char what[64];       /* for messages */
+    int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
+    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
+} memoi_step_plan_line;
+
+/* Cells of a shape. */
+enum {
+    MEMOI_LINE_SLICE_ROWS = 3,
+    MEMOI_LINE_POLICY = 7,
+    MEMOI_LINE_HOST_LAYERS,
+    MEMOI_LINE_STREAMED,
+    MEMOI_LINE_SPILLED,
+    MEMOI_LINE_UPDATE,
+    MEMOI_LINE_BUFFERS
+};
+
+MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
+                                              int64_t cell, int64_t least, int64_t most) {
+    const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
+    const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
+                               NULL};
+    line->record.values = line->values;
+    line->values[k] = value;
+    line->cells[at] = cell;
+}
+
+/* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
+MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
+                                   memoi_step_plan_line* line) {
+    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
+    const memo_swap_desc* swap = &plan->swap;
+    const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
+    const int32_t turn = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
+    const int32_t step = turn - plan->n_order;
+    int32_t t;
+    memset(line, 0, sizeof *line);
+    line->of = i == 0 ? 0 : i <= n ? 1 : turn < 0 ? 3 : step < 0 ? 4 : 2;
+
+    if (line->of == 0) {
+        line->record.word = "shape";
+        memoi_step_plan_add(line, "n_layers",
+                            swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
+                                plan->n_chunks,
+                            1, INT32_MAX);
+        memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
+        memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+        memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
+        line->n_same = MEMOI_LINE_POLICY;
+        memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
+        memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+        memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
+        memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
+        memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+        memoi_step_plan_add(line, "number of buffers",
+                            plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
+    } else if (line->of == 1) {
+        const memo_tensor* tensor = &swap->tensors[t = (int32_t)i - 1];
+        line->record.word = "tensor";
+        snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
+        memoi_step_plan_add(line, "name", 0, 0, 0);
+        line->values[0] = name;
+        memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "rule", (int64_t)tensor->rule, 0, INT32_MAX);
+        memoi_step_plan_add(line, "with", tensor->with, 0, INT32_MAX);
+        memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
+        strcpy((char*)line->cells, tensor->name);
+        line->n_same = line->record.n_values;
+    } else if (line->of == 3) {
+        line->record.word = "alternatives";
+        for (t = 0; t < plan->n_buffers; t++)
+            memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
+                                MEMO_SESSION_ALTERNATIVES_MAX);
+    } else if (line->of == 4) {
+        line->record.word = "turn";
+        snprintf(line->what, sizeof line->what, "order[%d]: ", (int)turn);
+        memoi_step_plan_add(line, "micro_batch", plan->order[turn].micro_batch, 0, MEMO_TURNS_MAX);
+        memoi_step_plan_add(line, "chunk", plan->order[turn].chunk, 0, INT32_MAX);
+        memoi_step_plan_add(line, "pass", (int64_t)plan->order[turn].pass, 0, MEMO_PASS_AFTER);
+        line->n_same = line->record.n_values;
+    } else {
+        if (step >= swap->n_layers) return 0;
+        line->record.word = "layer";
+        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / n_slices));
+        memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, step), 0,
+                            MEMOB_KINDS_MAX - 1);
+        line->n_same = 1;
+        for (t = 0; t < n; t++)
+            memoi_step_plan_add(line, "number of rows", swap->rows[(int64_t)step * n + t],
+                                MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+    }
+    return 1;
+}
+
+/* Says which value of a plan, found at a line of the session, is not the session's. */
+MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found,
+                                   char* text, size_t n_text) {
+    for (int32_t k = 0; k < own->n_same && !*text; k++) {
+        const memob_value* value = &own->record.values[k];
+        const size_t at = value->offset / sizeof(int64_t);
+        if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
+            snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
+                     (long long)found[at], value->what, (long long)own->cells[at]);
+        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
+            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
+    }
+}
+
+/* The device, or a host device of the session's own; its free memory if there is no budget. */
+MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
+    int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
+    int is_host_device = 0;
+    memo_device taken;
+    memo_status status = MEMO_STATUS_OK;
+    s->device = s->desc.device;
+    if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
+    if (status) return status;
+
+#ifndef MEMO_NO_HOST_DEVICE
+    if (computes && !s->device) {
+        memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
+        status = memo_host_device_create(&host, &s->own_device, error);
+        s->device = s->own_device;
+        s->desc.computes_on_host = 1;
+    }
+    is_host_device = s->device && !memob_check_host_device(s->device, NULL);
+#else
+    if (computes && !s->device)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                              "host device; pass a device");
+#endif
+    if (computes && is_host_device && !s->desc.computes_on_host && !s->desc.compute_stream)
+        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
+                                    "device, or set computes_on_host");
+
+    /* Without a budget the device has what is free now, but for the reserve. */
+    if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
+        return status;
+    status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
+    if (status || total_bytes == MEMOB_BYTES_MAX) { /* a device without a limit */
+        s->desc.device_bytes = 0;
+        return status;
+    }
+    if (!reserve_bytes && !is_host_device && total_bytes >= (int64_t)4 << 30)
+        reserve_bytes =
+            memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 2);
+    memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
+                      (long long)s->desc.device_bytes, (long long)reserve_bytes);
+    s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
+    return MEMO_STATUS_OK;
+}
+

@@ -1,0 +1,94 @@
+#pragma once
+#include "plan/session/measure.h"
+#include "plan/session/slices.h"
+/* --- >>session life ---
+ * Knows: the public calls.  Knows nothing of what they do. */
+
+memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                   memo_error* error) {
+    memo_session_desc least = *desc;
+    memo_step_plan *plan = NULL, *p;
+    memo_status status = MEMO_STATUS_OK;
+    *device_bytes = 0;
+
+    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
+    for (int is_last = 0; is_last < 2 && !status; is_last++) {
+        least.device_bytes = memob_max(*device_bytes, 1);
+        status = memo_session_plan(&least, NULL, &plan, error);
+        for (p = plan; p && !status; p = p->next) {
+            if (!is_last)
+                *device_bytes = memob_max(*device_bytes, p->device_bytes);
+            else if (!p->fits)
+                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+        }
+        memo_step_plan_destroy(plan);
+    }
+    return status;
+}
+
+/* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                memo_error* error) {
+    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
+    memo_session_desc first = *desc;
+    memo_profile* profiles;
+    memo_step_plan* plan = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    *session = NULL;
+
+    /* Times are needed only if not everything can be kept. */
+    if (is_memo) first.n_outputs = memoi_session_outputs(desc);
+    if (is_memo) first.policy = MEMO_POLICY_KEEP;
+    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
+    if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
+        memo_step_plan_destroy(plan);
+        plan = NULL;
+        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
+        status = profiles ? memo_session_measure(desc, profiles, error)
+                          : memoi_session_verdict(desc, memob_no_memory(error, "a profile"), error);
+        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
+        MEMO_FREE(profiles);
+    }
+    if (!status) status = memo_session_open(desc, plan, session, error);
+    if (status)
+        memo_step_plan_destroy(plan);
+    else
+        (*session)->own_plan = plan;
+    return status;
+}
+
+void memo_session_destroy(memo_session* s) {
+    if (!s) return;
+    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memoi_inspector_destroy(s);
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    memob_arrays_free(&s->arrays);
+    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+        memo_swap_destroy(s->parts[k].swap);
+        memo_arena_destroy(s->parts[k].arena);
+        memob_swap_placement_free(&s->parts[k].placement);
+    }
+    memob_states_destroy(s->states); /* whose streams the engines above use */
+    memob_arrays_free(&s->states_arrays);
+    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
+    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    memo_step_plan_destroy(s->own_plan);
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_destroy(s->own_device);
+#endif
+    MEMO_FREE(s);
+}
+
+void memo_session_get_info(const memo_session* s, memo_session_info* info) {
+    info->plan = s->part->plan;
+    info->arena = s->part->arena;
+    info->swap = s->part->swap;
+    info->states_to_host_bytes = s->states ? s->states->engine.copied_bytes[0] : 0;
+    info->states_to_device_bytes = s->states ? s->states->engine.copied_bytes[1] : 0;
+}
+

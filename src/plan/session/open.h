@@ -1,0 +1,74 @@
+#pragma once
+#include "plan/session/running.h"
+/* --- >>session open ---
+ * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
+
+/* Memory for the largest shape; arena and engine of each. */
+MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
+    int64_t device_bytes = 1, host_bytes = 0;
+    memo_status status;
+
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
+        device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
+    }
+    memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
+                      (long long)device_bytes, (long long)host_bytes);
+    s->is_open = 1;
+
+    status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (!status && host_bytes)
+        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+
+    for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
+        memo_swap_desc swap = s->parts[k].plan->swap;
+        memoi_session_turn(s, k);
+        desc.device = s->device;
+        desc.plan = s->part->plan->addresses;
+        desc.memory = s->device_memory;
+        desc.memory_bytes = device_bytes;
+        status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
+        if (!status) status = memoi_session_start_arena(s, &desc, error);
+        if (!status && s->streamed && !s->states)
+            status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
+        swap.device = s->device;
+        swap.compute_stream = s->desc.compute_stream;
+        swap.computes_on_host = s->desc.computes_on_host;
+        swap.spill_directory = s->desc.spill_directory; /* another rank's may have made the plan */
+        swap.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+        swap.is_timed = s->desc.is_timed;
+        swap.device_memory = s->part->base;
+        swap.host_memory = s->host_memory;
+        if (s->states)
+            memcpy(swap.copy_streams, s->states->engine.streams + MEMOB_SWAP_TO_HOST,
+                   sizeof swap.copy_streams);
+        status = memo_swap_create(&swap, &s->part->swap, error);
+    }
+    memoi_session_turn(s, 0);
+    return status;
+}
+
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** session, memo_error* error) {
+    memo_status status;
+    *session = NULL;
+    status = plan ? memoi_session_make(desc, plan, 0, session, error)
+                  : memoi_session_verdict(
+                        desc, MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first"),
+                        error);
+    if (!status) {
+        status = memoi_session_start(*session, error);
+        if (!status && (*session)->desc.is_checked)
+            status = memoi_inspector_create(*session, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
+    if (status) {
+        memo_session_destroy(*session);
+        *session = NULL;
+    }
+    return status;
+}
+

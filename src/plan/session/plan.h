@@ -1,0 +1,688 @@
+#pragma once
+#include "memo/plan_from_trace.h"
+#include "plan/offsets/plan_solve.h"
+#include "plan/session/running.h"
+/* --- >>session plan ---
+ * Knows: stages and budgets.  Knows nothing of devices. */
+
+/* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
+ * budgets.  A step that computes although it must not would crash before it reads the error.  So
+ * there is memory for twice the activations, which costs nothing unless a step writes there. */
+MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
+    memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
+    memo_step_plan* plan = s->part->plan;
+    memob_swap_placement* placement = &s->part->placement;
+    int64_t n_bytes;
+    memo_status status;
+
+    memob_swap_placement_free(placement); /* of the stage before */
+    status = memob_swap_placement_make(s->steps, 0, placement, error);
+    n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
+    memo_plan_destroy(plan->addresses);
+    memo_trace_destroy(plan->trace);
+    plan->addresses = NULL;
+    plan->trace = NULL;
+    if (!status) status = memo_trace_create(&plan->trace, error);
+    dry.trace = plan->trace;
+    dry.memory_bytes = 2 * n_bytes + (2 << 20);
+    dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
+
+    if (!status) status = memoi_session_start_arena(s, &dry, error);
+    if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
+    s->next_turn = 0; /* also after an error */
+
+    memo_arena_destroy(s->part->arena);
+    MEMO_FREE(dry.memory);
+    s->part->arena = NULL;
+    s->part->base = NULL;
+    plan->sizes = placement->sizes;
+    if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
+        memset(&plan->sizes, 0, sizeof plan->sizes);
+        plan->sizes.device_bytes = placement->sizes.device_bytes;
+    }
+    return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
+}
+
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
+ * in the order of their requests, then the engine's memory, which is the first request.  No plan
+ * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
+MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
+    int64_t end_bytes = 0;
+    for (int64_t i = 1; i <= plan->n_buffers; i++) {
+        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+        if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
+        if (is_fixed) buffer->offset_bytes = end_bytes;
+        buffer->is_fixed = is_fixed;
+        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+    }
+    return end_bytes;
+}
+
+/* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
+MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
+    memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
+    memo_plan* plan = s->part->plan->addresses;
+    memo_status status;
+    desc.trace = s->part->plan->trace;
+    desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
+    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    (void)memoi_session_fix(plan, 1);
+    status = memo_plan_solve(plan, &desc, error);
+
+    /* No search helps if the budget is below the bound. */
+    if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
+        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
+                          (long long)plan->n_buffers);
+        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
+        status = memo_plan_solve(plan, &desc, error);
+    }
+    (void)memoi_session_fix(plan, 0);
+    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
+}
+
+/* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
+ * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
+MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
+                                      memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+    const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
+    int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    char bytes[4][32], policy[64];
+    int lacking = 0;
+    if (!status) {
+        const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
+        needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
+        needed[1] = plan->host_bytes =
+            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT) +
+            s->states_sizes.host_bytes;
+        needed[2] = plan->disk_bytes = plan->sizes.spill_bytes + s->states_sizes.spill_bytes;
+        plan->activation_bytes = plan->sizes.device_bytes;
+        plan->state_bytes = s->states_sizes.device_bytes;
+        plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
+        plan->transient_bytes = plan->device_bytes - fixed_bytes;
+        plan->device_budget_bytes = s->desc.device_bytes;
+        plan->host_budget_bytes = budgets[1];
+    }
+    status = memoi_session_agree(&s->desc, status, values, 4, error);
+    if (status) return status;
+    s->peak_bytes = needed[0];
+    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    plan->fits = lacking == 3;
+    *plan->shortage = 0;
+    memoi_session_log(s, "session: the stage needs %s of device memory%s",
+                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      plan->fits ? "" : ", beyond a budget");
+    if (plan->fits) return MEMO_STATUS_OK;
+
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (s->desc.n_shapes > 1)
+        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
+    if (!subject) subject = policy;
+    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
+    memob_bytes_text(bytes[1], (double)needed[lacking]);
+    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
+    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
+    if (lacking == 0)
+        snprintf(
+            plan->shortage, sizeof plan->shortage,
+            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
+            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
+            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
+            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
+    else
+        snprintf(plan->shortage, sizeof plan->shortage,
+                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
+                 "device_bytes, or %s",
+                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
+                 (long long)needed[lacking],
+                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    return MEMO_STATUS_OK;
+}
+
+/* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
+ * policy's.  MEMO then recomputes what can be, and swaps the rest.  status: of what came before. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
+                                      const memo_swap_plan* planned, memo_error* error) {
+    memo_swap_desc* swap = &s->part->plan->swap;
+    const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
+    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
+    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
+    int64_t *rows = memoi_session_own(s)->rows, i;
+    swap->n_host_layers = planned ? planned->n_host_layers : 0;
+    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
+    for (i = 0; i < n && !is_alpha; i++) {
+        const memo_tensor_rule rule =
+            memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
+        rows[i] = planned                                     ? planned->rows[i]
+                  : recomputes && memoi_rule_recomputes(rule) ? 0
+                  : swaps && rule == MEMO_TENSOR_ROUTED_ROWS  ? 0
+                  : swaps && rule != MEMO_TENSOR_KEPT         ? swap->n_rows
+                                                              : MEMO_ROWS_KEPT;
+    }
+
+    if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
+    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
+        memob_swap_placement placement; /* it may need more than there is: see judge */
+        status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
+        memob_swap_placement_free(&placement);
+    }
+    if (!status) status = memoi_session_dry_run(s, error);
+    if (!status) status = memoi_session_solve(s, error);
+    return memoi_session_judge(s, status, NULL, error);
+}
+
+/* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
+ * be fast.  Copies are not changed. */
+MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
+    int32_t k;
+    profile->n_rows = s->steps->n_rows;
+    profile->n_tensors = s->desc.n_tensors;
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        k = memob_layer_kind(s->steps, i);
+        profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
+        profile->forward_s[k] = 1;
+        profile->backward_s[k] = s->part->plan->n_weight_places ? 1 : 2;
+        profile->weights_s[k] = 2 - profile->backward_s[k];
+    }
+    for (int32_t i = 0; i < s->desc.n_tensors; i++) {
+        memo_profile_tensor* tensor = &profile->tensors[i];
+        snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
+        for (k = 0; k < profile->n_kinds; k++)
+            tensor->recompute_s_per_row[k] =
+                memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, i))
+                    ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
+                    : -1;
+    }
+}
+
+/* The planner's desc, with what it points to. */
+typedef struct memoi_session_costs {
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
+    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
+    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+} memoi_session_costs;
+
+/* What the chosen alternatives add to the time of a step of a layer's kind, or BETWEEN: to the rest
+ * of the micro-batch. */
+MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
+    const memo_step_plan* plan = s->part->plan;
+    double sum_s = 0;
+    for (int32_t i = 0; i < plan->n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
+        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        sum_s += s->alternatives[plan->alternatives[i] - 1].s_per_row *
+                 (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
+    }
+    return sum_s;
+}
+
+/* What the chosen alternatives add to the steps of a turn, and for each step what its kind takes;
+ * kinds_s NULL: nothing.  Without an order turn 0 is the forward, turn 1 the backward. */
+MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
+    const memoi_step_plan* own = memoi_session_own(s);
+    const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
+    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass
+                           : k               ? MEMO_PASS_BACKWARD
+                                             : MEMO_PASS_FORWARD;
+    double sum_s = 0;
+    for (int32_t step = first; step < first + n; step++) {
+        const int32_t kind = memob_layer_kind(s->steps, step);
+        sum_s += memoi_session_slower_s(s, pass, kind) + (kinds_s ? kinds_s[kind] : 0);
+    }
+    return sum_s;
+}
+
+/* The costs of the stage's tensors, and the budgets. */
+MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs* costs,
+                                     memo_error* error) {
+    const memoi_step_plan* own = memoi_session_own(s);
+    memo_swap_plan_desc* desc = &costs->desc;
+    int32_t n_trained = 0, at = -1;
+    memo_status status;
+    char name[64];
+    memset(costs, 0, sizeof *costs);
+    costs->swap = own->plan.swap;
+    desc->swap = &costs->swap;
+    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
+
+    /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
+     * leave memory free, which would then be lost to the other shapes. */
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        n_trained += !s->parts[k].plan->shape.is_forward_only;
+    if (n_trained > 1 && s->limit_bytes == s->desc.device_bytes) desc->uniform_share = -1;
+    if (s->desc.host_bytes)
+        desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
+                                         MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
+                                     1);
+    if (s->desc.spill_directory && s->desc.host_bytes)
+        desc->spill_bytes = s->desc.disk_bytes
+                                ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
+                                : MEMOB_BYTES_MAX;
+
+    status =
+        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
+    for (int32_t i = 0; i < 2 * s->n_steps && !status; i++) {
+        static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
+                                             "slice_to_host_bytes", "slice_to_device_bytes"};
+        const int32_t kind = memob_layer_kind(s->steps, i / 2);
+        memo_kind_times* kinds = &costs->kinds[kind];
+        const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
+        int64_t values[4];
+        if (!all) continue;
+        *(i & 1 ? &kinds->backward_traffic : &kinds->forward_traffic) = all[kind];
+        memcpy(values, &all[kind], sizeof values);
+        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
+                 i & 1 ? "backward" : "forward", (int)kind);
+        for (int k = 0; k < 4 && !status; k++)
+            status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
+    }
+    if (s->streamed) desc->states = &s->states_desc;
+    for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
+        costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
+        costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
+    }
+    desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    desc->turns = own->turns;
+    desc->turns_s = own->turns_s;
+    desc->last_chunk = own->plan.n_chunks - 1;
+
+    /* Each turn of the swap engine gets the time of the WEIGHTS turns that follow. */
+    for (int32_t k = 0; k < own->plan.n_order; k++)
+        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
+            own->turns_s[++at] = 0;
+        else
+            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
+    return status;
+}
+
+/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
+ * that does not fit, it is swapped, or kept again if that takes less of the device. */
+MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
+    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
+    const int64_t kept_bytes = s->peak_bytes;
+    if (!status && !s->part->plan->fits)
+        status = memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
+    return memoi_session_stage(s, status, MEMO_POLICY_RECOMPUTE, NULL, error);
+}
+
+#define MEMOI_SESSION_ROUNDS 8
+
+/* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
+ * same numbers. */
+MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
+    const memo_policy policy = s->desc.policy;
+    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+    const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
+    memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    int64_t* left_bytes = &costs.desc.device_bytes;
+    int is_searched;
+    memo_status status = memoi_session_cost(s, &costs, error);
+    memo_swap_plan_destroy(plan->times);
+    plan->times = NULL;
+    if (plan->shape.is_forward_only) /* layers share what they do not keep */
+        return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+
+    /* Keeping everything is fastest, so MEMO looks no further if it fits. */
+    if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
+    status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
+    is_searched = !status && (is_alpha || (is_planned && !plan->fits));
+
+    /* The rows that take least time.  The planner assumes that the other buffers do not depend on
+     * the rows.  If the dry run shows otherwise, its budget is lowered by the excess. */
+    if (is_searched) {
+        memoi_session_log(s, "session: planning rows by %s times",
+                          s->is_measured ? "measured" : "estimated");
+        if (s->limit_bytes)
+            *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+        costs.swap.rows = NULL;
+        plan->fits = 0;
+    }
+    for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
+         round++) {
+        if (s->limit_bytes && *left_bytes <= 0) break;
+        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
+            status = MEMO_STATUS_OK;
+            break;
+        }
+        status = memoi_session_stage(s, status, policy, plan->times, error);
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
+        if (s->is_measured && !status && plan->fits) break;
+        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
+        plan->times = NULL;
+    }
+    if (is_searched && !status && !plan->fits)
+        status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
+                          : memoi_session_take_least(s, error);
+    if (status || !s->is_measured || plan->times) return status;
+    costs.swap = plan->swap; /* its times, under no budget */
+    costs.desc.device_bytes = 0;
+    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
+#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
+
+/* The next alternatives that need less memory: smaller ones of the largest buffers that have any,
+ * because buffers that live at different moments share bytes.  0: there is none. */
+MEMOI int memoi_session_lower(memo_session* s) {
+    int32_t* chosen = s->part->plan->alternatives;
+    int64_t most_bytes = -1;
+    int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
+    memset(next, 0, sizeof next);
+    for (i = s->desc.n_alternatives; i > 0; i--)
+        if (i > chosen[s->alternatives[i - 1].buffer]) next[s->alternatives[i - 1].buffer] = i;
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (next[i])
+            most_bytes =
+                memob_max(most_bytes, memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (next[i] && memoi_session_buffer_bytes(s, i, s->steps->layer_rows) == most_bytes)
+            chosen[i] = next[i];
+    return most_bytes >= 0;
+}
+
+/* The best stage so far, and its alternatives. */
+typedef struct memoi_session_best {
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX];
+    double step_s, computed_s; /* computed_s: without stalls, recomputation and alternatives */
+    double slower_s;           /* by the alternatives */
+    int64_t other_bytes;       /* beside the rows */
+    int64_t unfit_bytes;       /* the least with which no rows fit */
+    int is_current;            /* the session's stage is it */
+} memoi_session_best;
+
+/* Makes the stage of the plan's alternatives, which becomes the best if it fits and its step is
+ * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
+ * slower than the best and leave no more to the rows, or if even a step without stalls and
+ * recomputation would be too long. */
+MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
+    const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
+    memo_status status = MEMO_STATUS_OK;
+    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    int64_t other_bytes = 0;
+    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
+        slower_s += memoi_session_turn_s(s, k, NULL);
+    if (best->computed_s + slower_s >= least_s) return status;
+    best->is_current = 0;
+    if (plan->n_buffers) {
+        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
+        other_bytes = s->peak_bytes - plan->sizes.device_bytes;
+        if (status || other_bytes >= best->unfit_bytes) return status;
+        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return status;
+    }
+    status = memoi_session_choose_rows(s, error);
+    if (!status && !plan->fits) best->unfit_bytes = other_bytes;
+    if (status || !plan->fits) return status;
+
+    if (plan->times) step_s = plan->times->step_s + plan->times->update_s;
+    if (step_s >= least_s) return status;
+    memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
+    best->step_s = step_s;
+    best->computed_s = step_s - slower_s;
+    if (plan->times) best->computed_s -= plan->times->stall_s + plan->times->recompute_s;
+    best->slower_s = slower_s;
+    best->other_bytes = other_bytes;
+    best->is_current = 1;
+    return status;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
+ * declared, or the alternative i - n_buffers. */
+MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
+                                      memo_error* error) {
+    int32_t* chosen = s->part->plan->alternatives;
+    const int32_t n_buffers = s->desc.n_buffers;
+    double before_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    while (best->step_s < before_s) {
+        before_s = best->step_s;
+        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
+            for (int32_t k = 0; k <= i && !status; k++) {
+                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
+                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
+                const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
+                const int32_t buffer_k = to_k ? s->alternatives[to_k - 1].buffer : k;
+                if (best->alternatives[buffer_i] == to_i ||
+                    (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
+                    continue;
+                memcpy(chosen, best->alternatives, sizeof best->alternatives);
+                chosen[buffer_k] = to_k;
+                chosen[buffer_i] = to_i;
+                status = memoi_session_try(s, best, error);
+            }
+    }
+    return status;
+}
+
+/* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
+ * long as the step may get shorter; then by single changes. */
+MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
+    int32_t* chosen = s->part->plan->alternatives;
+    memoi_session_best best;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = best.slower_s = HUGE_VAL;
+    best.unfit_bytes = INT64_MAX;
+    memset(chosen, 0, sizeof best.alternatives);
+    do status = memoi_session_try(s, &best, error);
+    while (!status && best.step_s > 0 && memoi_session_lower(s));
+
+    /* If none fits, the plan has the smallest buffers. */
+    if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
+    if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
+    if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
+    return status || best.is_current ? status : memoi_session_choose_rows(s, error);
+}
+
+/* What leaves the device in the best stage so far. */
+typedef struct memoi_session_streams {
+    memo_step_plan plan; /* a copy of its numbers */
+    double step_s;       /* infinite: none fits */
+    int is_current;      /* the session's stage is it */
+} memoi_session_streams;
+
+/* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
+ * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
+ * more as host memory lacks. */
+MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
+                                            int is_on_host, memoi_session_streams* best,
+                                            memo_error* error) {
+    const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
+    const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
+    memo_step_plan* plan = s->part->plan;
+    int64_t rows_bytes = 0;
+    double step_s;
+    memo_status status;
+    plan->update_is_on_host = is_on_host;
+    plan->n_streamed = n;
+    for (n_spilled = memob_min(n_spilled, most);;
+         n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
+        plan->n_spilled = n_spilled;
+        status = memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
+        if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
+            continue;
+        if (!status) status = memoi_session_choose(s, error);
+        rows_bytes = plan->host_bytes - s->states_sizes.host_bytes;
+        if (status || plan->fits || n_spilled == most ||
+            (s->limit_bytes && s->peak_bytes > s->limit_bytes))
+            break;
+    }
+
+    /* Without times the first that fits is the best. */
+    step_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
+    best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
+    if (!best->is_current) return status;
+    best->plan = *plan;
+    best->step_s = step_s;
+    return status;
+}
+
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit; else the
+ * fewest with which the rest fits, or more if the step is then faster; or all, with the update on
+ * the host. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t stride = n_all / 64 + 1;
+    const int may_host =
+        s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
+    memo_step_plan* plan = s->part->plan;
+    memoi_session_streams best;
+    int64_t n = s->least_streamed, rest_bytes, device_bytes;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = HUGE_VAL;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+    if (status || plan->fits || !n_all || s->desc.states_stay) return status;
+
+    /* What is not states takes the same bytes, whatever is streamed. */
+    rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
+    while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
+        plan->n_streamed = n = memob_min(n + stride, n_all);
+        plan->n_spilled = 0;
+        status = memoi_session_stream(s, error);
+        if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
+            status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+    }
+
+    /* More room for activations, on the device or on the host, may be worth more copies. */
+    for (int trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
+        const int64_t n_streamed = best.plan.n_streamed, n_spilled = best.plan.n_spilled;
+        const int64_t most = trial < 2 ? n_all : n_streamed;
+        const int64_t from = trial < 2 ? n_streamed : n_spilled;
+        const int64_t next = trial & 1 ? most : (from + most) / 2;
+        if (from == most || (trial >= 2 && !best.plan.sizes.n_spilled_layers)) continue;
+        status = trial < 2 ? memoi_session_choose_with(s, next, 0, 0, &best, error)
+                           : memoi_session_choose_with(s, n_streamed, next, 0, &best, error);
+    }
+    if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
+        best.plan = *plan;
+        best.is_current = 1;
+    }
+
+    /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
+    device_bytes = s->peak_bytes;
+    if (!status && may_host && (!plan->fits || s->is_measured))
+        status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
+                       s->peak_bytes < device_bytes;
+    return status || best.is_current
+               ? status
+               : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
+                                           best.plan.update_is_on_host, &best, error);
+}
+
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Ends a call that makes a plan. */
+MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
+                                          memo_step_plan** plan) {
+    if (!status) {
+        *plan = s->own_plan;
+        s->own_plan = NULL;
+    }
+    memo_session_destroy(s);
+    return status;
+}
+
+/* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
+ * the most of all ranks. */
+MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
+                                          int32_t first, int64_t* peaks_bytes, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
+    int64_t limit_bytes = s->desc.device_bytes;
+    memo_profile times;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
+        memoi_session_turn(s, k);
+        memset(&times, 0, sizeof times);
+        memoi_session_guess(s, &times);
+        if (profile && !s->part->plan->shape.is_forward_only) {
+            times = profile[k];
+            status = memoi_session_agree_profile(&s->desc, status, &times, error);
+        }
+        s->limit_bytes = limit_bytes;
+        s->times = &times;
+        s->is_measured = profile != NULL;
+
+        /* All shapes stream what the first streams. */
+        s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
+        s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
+        s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
+        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
+        s->limit_bytes = s->desc.device_bytes;
+        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
+            status = memoi_session_choose(s, error);
+        if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
+        peaks_bytes[k] = s->peak_bytes;
+    }
+    return status;
+}
+
+/* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
+ * shape lacks device memory.  What is not states takes the same bytes. */
+MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
+                                              memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t state_bytes = s->states_sizes.device_bytes;
+    const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
+    int64_t most_bytes = 0, n = s->part->plan->n_streamed;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        most_bytes = memob_max(most_bytes, peaks_bytes[k]);
+    while (may_stream && n < n_all && !status &&
+           most_bytes - state_bytes + s->states_sizes.device_bytes > s->desc.device_bytes) {
+        s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
+        status = memoi_session_stream(s, error);
+    }
+    s->least_streamed = n;
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
+/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
+ * the device memory that the longest takes, so that the shapes together need no more; a shape that
+ * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
+ * states. */
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+                                            const memo_profile* profile, memo_step_plan** plan,
+                                            memo_error* error) {
+    memo_session* s;
+    int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
+    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
+    int32_t first = 0, more = !status;
+    *plan = NULL;
+
+    /* The shape with the most rows is planned first. */
+    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
+        const memo_shape* shape = &s->parts[k].plan->shape;
+        if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
+        most_rows = shape->n_rows;
+        first = k;
+    }
+
+    while (more && !status) {
+        status = memoi_session_plan_each(s, profile, first, peaks_bytes, error);
+        n_streamed = s->part->plan->n_streamed;
+        if (!status) status = memoi_session_stream_enough(s, peaks_bytes, error);
+        more = s->least_streamed > n_streamed;
+    }
+    return memoi_session_give_plan(s, status, plan);
+}
+

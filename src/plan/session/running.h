@@ -1,0 +1,776 @@
+#pragma once
+#include "memo/arena_creation.h"
+#include "memo/arena_requests.h"
+#include "plan/session/checked.h"
+/* --- >>session running ---
+ * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
+
+/* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
+ * an error of a checked session. */
+MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
+                               int is_needed) {
+    memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
+    const memob_swap_place* place;
+    const memo_tensor* of;
+    int32_t step;
+    if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
+        !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
+        return NULL;
+    if (!memoi_session_has_layer(s, layer)) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_address: layer %d is not of chunk %d, which this turn "
+                           "computes; take its addresses in a turn of its chunk",
+                           (int)layer, (int)s->batch.turn.chunk);
+        return NULL;
+    }
+    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_get_address: layer %d: tensors have ended in a WEIGHTS "
+                           "turn; let the backward copy what it reads to a buffer from BACKWARD "
+                           "to WEIGHTS",
+                           (int)layer);
+        return NULL;
+    }
+
+    of = &s->steps->tensors[tensor];
+    step = memoi_session_step(s, layer); /* the first, unless another is open */
+    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    place = memoi_session_place(s, step, tensor);
+    if (!s->is_open)
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_address: called in a dry run, which computes nothing; "
+                          "compute only if the begin call, or memo_session_computes, returned 1");
+    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
+        !s->is_routed)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
+                           "known; call memo_session_set_routed first",
+                           (int)layer, of->name);
+    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (place->row_bytes && s->part->base) return s->part->base + place->offset;
+    if (!is_needed || !s->checker.slots) return NULL;
+    MEMOI_SESSION_FAIL(
+        s, MEMO_STATUS_INVALID_ARGUMENT,
+        "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
+        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
+        (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
+    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+}
+
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
+    return memoi_session_find(s, layer, tensor, 1);
+}
+
+void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
+                                void** first) {
+    memo_session* s = (memo_session*)(uintptr_t)constant;
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    if (row < 0 || row >= end - begin) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
+                           "valid%s",
+                           (long long)row, (long long)(end - begin - 1),
+                           s->n_slices > 1 ? ", counted from the first row of the open slice; rows "
+                                             "of the micro-batch are valid in LAYER tensors alone"
+                                           : "");
+        row = 0;
+    }
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
+        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        first[t] = memoi_session_find(s, layer, t, 0);
+        if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
+            first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
+    }
+}
+
+int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
+    if (!memoi_session_is_in(s, "alternative: buffer", buffer, s->desc.n_buffers - 1)) return 0;
+    return s->part->plan->alternatives[buffer];
+}
+
+/* Bytes of a buffer of so many rows, as the current plan chooses. */
+MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
+    const memo_session_buffer* b = &s->buffers[buffer];
+    const int32_t chosen = s->part->plan->alternatives[buffer];
+    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
+    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+}
+
+/* The time of a micro-batch, or a buffer's life, in words. */
+MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
+    const char* name = memoi_pass_names[pass];
+    if (!memoi_pass_has_layers(pass)) return name;
+    if (layer < 0)
+        snprintf(text, 48, "a layer's %s", name);
+    else
+        snprintf(text, 48, "the %s of layer %d", name, (int)layer);
+    return text;
+}
+
+/* Where a buffer begins in a place for a chunk, and of its layers number n_layers of the chunk;
+ * buffer n_buffers: the end of the place. */
+MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
+                                         int32_t buffer, int32_t n_layers) {
+    const memo_step_plan* plan = s->part->plan;
+    const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
+    int64_t offset = 0;
+    for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_kept = memoi_session_is_kept(b);
+        const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
+        const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        int64_t count = is_kept || i == buffer ? 0 : 1;
+        if (memoi_session_placing(s, b) != placing) continue;
+        if (!is_kept && placing != MEMOI_PLACE_SHAPE &&
+            memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
+            continue;
+
+        /* Bytes of each layer in which it lives. */
+        for (int32_t k = 0; is_kept && k < (i < buffer ? n : n_layers); k++)
+            count += !b->kinds || b->kinds >> kinds[chunk * n + k] & 1;
+        offset += memob_min(count, (MEMOB_BYTES_MAX - offset) / memob_max(each, 1)) * each;
+    }
+    return offset;
+}
+
+/* Lays out the places behind the engine's memory, each as large as the chunk with the most buffers
+ * needs.  Returns all bytes. */
+MEMOI int64_t memoi_session_lay_places(memo_session* s) {
+    memoi_session_part* part = s->part;
+    const int32_t n_places[] = {1, s->steps->n_places, part->plan->n_weight_places};
+    int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
+    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
+        int64_t each = 0;
+        for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
+            each = memob_max(each,
+                             memoi_session_place_offset(s, placing, chunk, s->desc.n_buffers, 0));
+        if (!each) continue;
+        part->place_bytes[placing] = each;
+        part->places_begin[placing] = end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
+        end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
+    }
+    return end;
+}
+
+/* Where a buffer of this turn's place lies, and of this layer if each has bytes of its own; NULL in
+ * a dry run. */
+MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
+    const memoi_session_part* part = s->part;
+    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int32_t place = placing == MEMOI_PLACE_SHAPE ? 0
+                          : placing == MEMOI_PLACE_WEIGHTS
+                              ? memoi_session_own(s)->weight_places[s->next_turn]
+                              : s->first_step / s->n_turn_steps;
+    return part->base
+               ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
+                     memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
+                                                layer - s->first_layer)
+               : NULL;
+}
+
+/* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
+MEMOI void memoi_inspector_enter_shape(memo_session* s) {
+    for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
+        if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
+            (void)memoi_inspector_sweep(s, memoi_session_placed(s, i, 0),
+                                        memoi_session_buffer_bytes(s, i, s->steps->layer_rows), 1);
+    s->checker.shape = s->batch.shape;
+}
+
+/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
+void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
+    memo_session* s = (memo_session*)(uintptr_t)constant;
+    const memo_session_buffer* b = s->buffers + buffer;
+    void* address = NULL;
+    char text[3][48];
+    memo_pass now;
+    if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
+
+    if (s->is_running || b->first == MEMO_PASS_SESSION ||
+        (b->last == MEMO_PASS_AFTER && !s->error.status))
+        address = s->buffer_addresses[buffer];
+    if (memoi_session_placing(s, b) == MEMOI_PLACE_SHAPE)
+        address = memoi_session_placed(s, buffer, 0);
+    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+
+    now = !s->is_running                                  ? MEMO_PASS_AFTER
+          : memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)   ? MEMO_PASS_WEIGHTS
+          : s->n_passed < s->n_turn_steps                 ? MEMO_PASS_FORWARD
+          : s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
+                                                          : MEMO_PASS_BETWEEN;
+    MEMOI_SESSION_FAIL(
+        s, MEMO_STATUS_INVALID_STATE,
+        memoi_session_is_of_shape(b)
+            ? "checked session: memo_session_get_buffer: `%.40s` does not live in %s of another "
+              "shape; give each shape that uses it its own"
+            : "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is "
+              "declared from the begin of %s to the end of %s%s, so change its life or take it "
+              "there",
+        b->name ? b->name : "NULL",
+        memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
+        memoi_session_when(text[1], b->first,
+                           b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
+                                               : b->first_layer),
+        b->first_layer < 0 && !memoi_session_is_kept(b)
+            ? "that layer"
+            : memoi_session_when(text[2], b->last, b->first_layer < 0 ? -1 : b->last_layer),
+        b->kinds ? ", in some kinds of layers" : "");
+    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
+}
+
+MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
+    void* address = NULL;
+    memo_status status;
+    if (!s->is_running && !s->is_setting_up) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_alloc: called outside of a micro-batch; call it between "
+                           "memo_session_begin and _end, or inside setup");
+        return NULL;
+    }
+    if (s->error.status && s->is_open) return NULL;
+    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_alloc: called inside recompute; declare a buffer of "
+                           "pass BACKWARD in memo_session_desc.buffers");
+        return NULL;
+    }
+    status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
+    if (status == MEMO_STATUS_DIVERGED)
+        MEMOI_SESSION_FAIL(s, status,
+                           "memo_session_alloc: %lld bytes differ from the request of the dry "
+                           "run; make the same requests in the same order, none larger",
+                           (long long)size_bytes);
+    if (!memoi_session_is_ok(s, status)) return address;
+    return memoi_inspector_request(s, address, size_bytes, name);
+}
+
+void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
+    return memoi_session_request(s, size_bytes, NULL);
+}
+
+void memo_session_free(memo_session* s, void* address) {
+    if (s->error.status || !address) return;
+    address = memoi_inspector_release(s, address);
+    (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
+}
+
+/* Requests or frees the declared buffers whose life begins or ends here. */
+MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
+    const int is_split = pass == MEMO_PASS_WEIGHTS;
+    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
+    const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
+    int64_t n_rows;
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
+        const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
+        const int is_kept = memoi_session_is_kept(b);
+        const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
+        const int32_t at = is_of_layer ? MEMO_EACH_SLICE_OF(b->first_layer)
+                           : is_each   ? layer
+                           : is_end    ? b->last_layer
+                                       : b->first_layer;
+        if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
+        if (memoi_session_is_of_shape(b)) continue;
+        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
+        if (is_end && b->first == MEMO_PASS_SESSION) continue;
+        if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
+            continue; /* the layer goes on */
+
+        if (memoi_session_placing(s, b) >= 0) {
+            char* address = memoi_session_placed(s, i, layer);
+            if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
+                (void)memoi_inspector_sweep(s, address,
+                                            memoi_session_buffer_bytes(s, i, s->batch.n_rows), 1);
+            s->buffer_addresses[i] = is_end ? NULL : address;
+            continue;
+        }
+        if (is_end) {
+            memo_session_free(s, s->buffer_addresses[i]);
+            s->buffer_addresses[i] = NULL;
+            continue;
+        }
+
+        /* Marks name the buffers of a dry run, for pictures. */
+        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
+            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+        if (is_each && s->buffer_addresses[i]) {
+            MEMOI_SESSION_FAIL(
+                s, MEMO_STATUS_INVALID_STATE,
+                "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
+                "layers are open; end one first, or use memo_session_alloc",
+                (int)i, b->name ? b->name : "NULL");
+            return;
+        }
+        n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
+        s->buffer_addresses[i] =
+            memoi_session_request(s, memoi_session_buffer_bytes(s, i, n_rows), b->name);
+    }
+}
+
+/* A forward alone moves what slices hand on, and nothing without slices. */
+MEMOI int memoi_session_moves(const memo_session* s) {
+    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
+}
+
+void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+    const int32_t step = s->open;
+    memo_status status = MEMO_STATUS_OK;
+    if (s->error.status) return;
+    if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
+        s->n_passed >= s->n_turn_steps) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_set_routed: layer %d: its forward is not open; call it "
+                           "between begin and end of the forward",
+                           (int)layer);
+        return;
+    }
+    status = memob_check_integer("memo_session_set_routed", "n_rows", n_rows, 0,
+                                 s->steps->routed_rows_layer, &s->call_error);
+    if (!status && memoi_session_moves(s)) /* its places, and the session's */
+        status = memob_swap_set_routed(s->part->swap, "memo_session_set_routed", step, n_rows,
+                                       &s->call_error);
+    s->is_routed = memoi_session_is_ok(s, status);
+    if (s->is_routed) memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
+}
+
+int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
+    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
+    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
+    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    return memoi_session_place(s, step, t)->n_routed;
+}
+
+/* After an error, and if a micro-batch ends without a backward. */
+MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
+    if (is_failed) memob_arena_abandon(s->part->arena);
+    if (is_failed) s->next_turn = 0;
+    if (memoi_session_moves(s) &&
+        (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
+        (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
+    if (s->states && !memob_states_is_due(s->states) &&
+        (is_failed || memob_states_is_open(s->states)))
+        memoi_session_abandon_states(s);
+    s->is_running = 0;
+}
+
+/* After all forwards of a micro-batch.  In an order: before its first backward. */
+MEMOI void memoi_session_begin_between(memo_session* s) {
+    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, s->first_step, 0);
+}
+
+/* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight.
+ * before: the turn before. */
+MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
+                                           memo_error* error) {
+    const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
+    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
+    const memo_turn *turn = &s->batch.turn, *next = NULL;
+    const char* why = NULL;
+    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
+        why = "shape and n_rows must be those of the micro-batches in flight";
+    if (!plan->n_order && !why) return MEMO_STATUS_OK;
+    if (s->batch.is_forward_only && !why)
+        why = "is_forward_only is 1; use a shape that is_forward_only";
+    next = &s->parts[shape].plan->order[s->next_turn];
+    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
+                 turn->pass != next->pass))
+        why = "it is another turn";
+    if (!why) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
+                          "chunk %d, in shape %d",
+                          why, (int)s->next_turn, memoi_pass_names[next->pass],
+                          (int)next->micro_batch, (int)next->chunk, (int)shape);
+}
+
+int memo_session_begin(memo_session* s, const memo_batch* batch) {
+    const memo_batch before = s->batch;
+    memo_status status;
+    if (s->is_setting_up || s->is_in_run) {
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          s->is_setting_up ? "memo_session_begin: called inside setup; run after "
+                                             "memo_session_create has returned"
+                                           : "memo_session_begin: called inside memo_session_run, "
+                                             "which begins and ends a micro-batch itself");
+        return 0;
+    }
+
+    if (s->is_running) {
+        memoi_session_give_up(s, 1);
+        s->is_reported = 1; /* nobody asks any more */
+    }
+    memoi_session_forget(s);
+    if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
+    memset(&s->batch, 0, sizeof s->batch);
+    if (batch) s->batch = *batch;
+    if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
+    s->n_passed = 0;
+    s->open = s->open_next = -1;
+
+    status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
+                                 &s->call_error);
+    if (!status) {
+        const memo_step_plan* plan = s->parts[s->batch.shape].plan;
+        s->batch.is_forward_only |= plan->shape.is_forward_only;
+        if (!s->batch.n_rows) s->batch.n_rows = plan->swap.layer_rows;
+        status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
+                                     plan->swap.layer_rows, &s->call_error);
+    }
+    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
+    if (status) { /* a turn that is refused changes nothing */
+        (void)memoi_session_is_ok(s, status);
+        if (s->next_turn) s->batch = before;
+        return 0;
+    }
+    memoi_session_turn(s, s->batch.shape);
+    if (s->steps->order) {
+        s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
+        s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
+    }
+    s->n_passed = memoi_session_n_before(s);
+
+    /* What the turn before has left in the arena ends. */
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int placing = memoi_session_placing(s, b);
+        if (b->first == MEMO_PASS_SESSION) continue;
+        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
+        s->buffer_addresses[i] = NULL;
+        if (placing >= 0 && !memoi_session_is_kept(b) &&
+            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
+                                                                    : MEMO_PASS_BACKWARD) &&
+            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
+                s->batch.turn.chunk)
+            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
+    }
+    (void)memoi_inspector_sweep(s, s->checker.slots, 2 * s->checker.slot_bytes, 1);
+
+    /* The first turn begins for all. */
+    if (!s->next_turn) {
+        if (s->part->swap)
+            status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
+                                        &s->call_error);
+        s->checker.n_buffers = 0;
+        if (!status) (void)memoi_inspector_sweep(s, s->checker.memory, s->checker.memory_bytes, 1);
+        if (!status) memoi_inspector_enter_shape(s);
+        if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
+    }
+    s->is_running = memoi_session_is_ok(s, status);
+    memoi_session_turn_first(s, 0);
+    if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
+        s->batch.turn.chunk == s->part->plan->n_chunks - 1)
+        memoi_session_begin_between(s);
+    return memo_session_computes(s);
+}
+
+/* 1: an order has turns left.  A turn must have computed its layers. */
+MEMOI int memoi_session_pass_turn(memo_session* s) {
+    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
+    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (n_passed < n)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
+                           "of its %d layers; compute all of them in a turn",
+                           memoi_pass_names[s->batch.turn.pass], (int)s->batch.turn.micro_batch,
+                           (int)s->batch.turn.chunk, (int)n_passed, (int)n);
+    else if (++s->next_turn == s->part->plan->n_order)
+        s->next_turn = 0;
+    return s->next_turn > 0 && !s->error.status;
+}
+
+memo_status memo_session_end(memo_session* s, memo_error* error) {
+    s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
+    if (!s->is_running && !s->error.status)
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_end: no micro-batch is under way; call "
+                          "memo_session_begin first");
+    if (s->is_running && s->open >= 0)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_end: layer %d is still open; end each layer that begins",
+                           (int)memoi_session_layer(s, s->open));
+    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    if (s->is_running) memoi_session_turn_first(s, 1);
+    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
+    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    return memoi_session_report(s, error);
+}
+
+/* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
+ * lacks. */
+MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
+    return s->steps->order           ? s->batch.turn.pass
+           : visit < s->n_turn_steps ? MEMO_PASS_FORWARD
+                                     : MEMO_PASS_BACKWARD;
+}
+MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
+    const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
+    return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
+}
+
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  Without slices,
+ * states and an order a layer may begin while the one before it is open. */
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
+    static const char* const names[] = {"", "forward", "", "backward", "weights"};
+    static const char* const points[] = {"begin", "end"};
+    const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
+    const int32_t n_visits =
+        memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
+    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
+    const int32_t step = memoi_session_visit_step(s, visit);
+    const int is_due =
+        is_end ? n_open > 0
+               : n_open < n_open_most && visit < n_visits &&
+                     memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
+    const char* why = NULL;
+    memo_status status = MEMO_STATUS_INVALID_STATE;
+    char text[96];
+    if (s->error.status) return -1;
+
+    if (layer < 0 || layer >= s->desc.n_layers) {
+        why = "out of range; n_layers is too small, or the loop too long";
+        status = MEMO_STATUS_INVALID_ARGUMENT;
+    } else if (!s->is_running) {
+        why = "outside begin and end";
+    } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
+        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
+    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
+        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
+    } else if (s->n_passed == n_visits) {
+        why = "all layers of the pass are over; call memo_session_end";
+    } else if (!is_due || pass != memoi_session_visit_pass(s, visit) ||
+               layer != memoi_session_layer(s, step)) {
+        snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
+                 names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
+                 (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
+                 s->n_slices > 1 ? ", once for each slice" : "");
+        why = text;
+    }
+
+    if (why)
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", names[pass],
+                           points[is_end], (int)layer, (int)s->desc.n_layers, why);
+    else if (!s->is_open) { /* for plans and pictures */
+        snprintf(text, sizeof text, "layer %d %s %s", (int)step, names[pass], points[is_end]);
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
+    }
+    if (s->error.status) return -1;
+    if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
+    return step;
+}
+
+/* About half of the rows of a tensor; all if they are one tile, or if the tensor is whole. */
+MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t n_rows) {
+    const int64_t half = memob_align_up((n_rows + 1) / 2, memob_swap_tile_rows(s->steps));
+
+    return s->steps->tensors[t].rule == MEMO_TENSOR_ROWS ? memob_min(half, n_rows) : n_rows;
+}
+
+/* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
+ * repetitions in two parts, of which the first is timed. */
+MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
+    if (s->desc.backward_recomputes && !s->spans_s) return;
+    s->is_recomputing = 1;
+    for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
+        int64_t begin = 0, end = n;
+        if (!memoi_session_recomputes(s, step, t)) continue;
+        if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
+        if (begin == end) continue;
+        if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
+        memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 0);
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin, end);
+        memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 1);
+        if (s->spans_s && end < n)
+            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
+    }
+    s->is_recomputing = 0;
+}
+
+/* Copies beside a step, once it computes. */
+MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
+    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
+    memoi_beside* b = &s->beside;
+    memob_engine_call(&b->engine, &s->call_error);
+    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
+    memob_engine_wait(&b->engine, stream, 0);
+    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
+        memob_engine_copy(&b->engine, stream, 0, b->n_copied++ % b->n_places * b->size_bytes,
+                          b->size_bytes);
+    (void)memoi_session_is_ok(s, b->engine.status);
+}
+
+/* 1: it is the last of a forward of all layers. */
+MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
+    return step % s->n_slices == s->n_slices - 1 &&
+           memoi_session_layer(s, step) == s->desc.n_layers - 1;
+}
+
+/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of
+ * tensors have work in a WEIGHTS turn. */
+MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
+    const int32_t step = memoi_session_enter(s, layer, pass, 0);
+    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    if (step < 0) return 0;
+    if (is_backward && memoi_session_is_last(s, step)) {
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+    }
+    memoi_session_turn_buffers(s, pass, step, 0);
+    if (!s->is_open) return 0;
+    memoi_session_turn_states(s, is_backward, step, 0);
+    if (pass == MEMO_PASS_FORWARD)
+        memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
+    s->is_routed = 0;
+    if (memoi_session_moves(s) && has_tensors)
+        (void)memoi_session_is_ok(
+            s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
+    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
+    if (is_backward) {
+        memoi_session_recompute(s, step);
+        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
+    }
+    memoi_session_mark(s, step, (int32_t)pass, 0);
+    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
+        memoi_session_copy_beside(s, is_backward);
+    return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
+}
+
+/* The rows leave, in the forward. */
+MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
+    const int32_t step = memoi_session_enter(s, layer, pass, 1);
+    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    if (step < 0) return;
+    memoi_session_mark(s, step, (int32_t)pass, 1);
+    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (memoi_session_moves(s) && has_tensors && !s->error.status)
+        (void)memoi_session_is_ok(s,
+                                  memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
+    memoi_session_turn_states(s, is_backward, step, 1);
+    if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
+    memoi_session_turn_buffers(s, pass, step, 1);
+    if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
+        memoi_session_begin_between(s);
+    s->open = s->open_next;
+    s->open_next = -1;
+    s->n_passed++;
+}
+
+int memo_session_forward_begin(memo_session* s, int32_t layer) {
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
+}
+void memo_session_forward_end(memo_session* s, int32_t layer) {
+    memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
+}
+int memo_session_backward_begin(memo_session* s, int32_t layer) {
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
+}
+void memo_session_backward_end(memo_session* s, int32_t layer) {
+    memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
+}
+int memo_session_weights_begin(memo_session* s, int32_t layer) {
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_WEIGHTS);
+}
+void memo_session_weights_end(memo_session* s, int32_t layer) {
+    memoi_session_layer_end(s, layer, MEMO_PASS_WEIGHTS);
+}
+
+/* A pass of all layers of a micro-batch, or of a turn. */
+MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
+    const memo_session_desc* desc = &s->desc;
+    const int is_forward = pass == MEMO_PASS_FORWARD, is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_turn_steps;
+    for (int32_t k = 0; k < n; k++) {
+        const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
+        const int32_t layer = memoi_session_layer(s, step);
+        const int has_loss = desc->loss && layer == desc->n_layers - 1;
+        if (memoi_session_layer_begin(s, layer, pass)) {
+            if (has_loss && is_backward) desc->loss(desc->user, s);
+            (is_forward    ? desc->forward
+             : is_backward ? desc->backward
+                           : desc->weights)(desc->user, s, layer);
+            if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
+        }
+        memoi_session_layer_end(s, layer, pass);
+    }
+}
+
+/* The step if the trainer gives none. */
+MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
+    const memo_pass turn = s->batch.turn.pass;
+    const int is_all = !s->steps->order;
+    if (is_all || turn == MEMO_PASS_FORWARD) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
+    if (s->desc.between && (is_all || turn == MEMO_PASS_BACKWARD) && memo_session_computes(s) &&
+        memoi_session_has_layer(s, s->desc.n_layers - 1))
+        s->desc.between(user, s);
+    if (is_all ? !s->batch.is_forward_only : turn != MEMO_PASS_FORWARD)
+        memoi_session_run_pass(s, is_all ? MEMO_PASS_BACKWARD : turn);
+}
+
+memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
+    if (s->is_running) /* which goes on */
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_run: called inside a micro-batch; call it after "
+                              "memo_session_run or memo_session_end of the other has returned");
+    (void)memo_session_begin(s, batch);
+    s->is_in_run = !s->error.status;
+    if (s->is_in_run) (s->desc.step ? s->desc.step : memoi_session_run_layers)(s->desc.user, s);
+    return memo_session_end(s, error);
+}
+
+/* A micro-batch of a shape, or all turns of an order. */
+MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more_follow,
+                                        memo_error* error) {
+    const memo_step_plan* plan = s->parts[shape].plan;
+    memo_batch batch;
+    memo_status status = MEMO_STATUS_OK;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = shape;
+    batch.more_follow = more_follow;
+    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
+        if (plan->n_order) batch.turn = plan->order[k];
+        status = memo_session_run(s, &batch, error);
+    }
+    return status;
+}
+
+/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
+ * live as long as the arena. */
+MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
+                                            memo_error* error) {
+    memoi_session_part* part = s->part;
+    void* address = NULL;
+    memo_status status;
+    status = memo_arena_create(desc, &part->arena, error);
+    if (!status)
+        status = memo_arena_mark(part->arena, "activations between forward and backward", error);
+    if (!status)
+        status = memo_arena_alloc(part->arena, memoi_session_lay_places(s), 0, &address, error);
+    part->base = (char*)address;
+    if (!status && s->states_sizes.device_bytes) {
+        status = memo_arena_mark(part->arena, "states", error);
+        if (!status)
+            status =
+                memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
+        s->states_desc.device_memory = address;
+    }
+    s->is_reported = 1;
+    memoi_session_forget(s);
+    s->batch.n_rows = s->desc.n_rows;
+    if (status) return status;
+
+    s->is_setting_up = 1;
+    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
+    if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    s->is_setting_up = 0;
+    return memoi_session_report(s, error);
+}
+

@@ -1,0 +1,61 @@
+#pragma once
+#include "plan/session/plan.h"
+/* --- >>session slices ---
+ * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
+
+/* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
+ * if they fit the device, or of the device beyond all bytes of hosts. */
+MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
+    const int64_t limit_bytes = plan->device_budget_bytes;
+    const int fits = memoi_step_plan_fits(plan);
+    double step_s = 0, device_bytes = 0, host_bytes = 0;
+    for (; plan; plan = plan->next) {
+        step_s += plan->times ? plan->times->step_s : 0;
+        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
+        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
+    }
+    if (fits) return step_s;
+    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
+                                                             : 1e20 * host_bytes;
+}
+
+/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
+ * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
+ * because sizes, times and this end are agreed. */
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
+    memo_session_desc own = *desc;
+    int n_fit = 0;
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    *plan = NULL;
+
+    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+        const int64_t larger = own.slice_rows;
+        memo_step_plan* trial = NULL;
+        memo_error failed;
+        memo_status status;
+        int is_better;
+        own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
+        if (own.slice_rows == larger) break; /* a tile */
+        if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
+
+        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
+            if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
+                status == MEMO_STATUS_INFEASIBLE)
+                status = MEMO_STATUS_OK;
+            status = memoi_session_verdict(desc, status, &failed);
+            if (!status) break;
+        }
+        if (status && error) *error = failed;
+        n_fit += !status && memoi_step_plan_fits(trial);
+        is_better =
+            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+        if (status) return status;
+    }
+    return MEMO_STATUS_OK;
+}
+

@@ -1,0 +1,125 @@
+#pragma once
+#include "plan/rows/limits.h"
+/* --- >>session state ---
+ * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
+
+/* status: of a call that got s->call_error.  The first error stays. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
+    if (status && (!s->error.status || s->is_reported)) {
+        s->is_reported = 0;
+        s->error = s->call_error;
+        s->error.status = status;
+    }
+    return !status;
+}
+
+void memo_session_fail(memo_session* s, memo_status status, const char* message) {
+    (void)memo_error_set(&s->call_error, status, "%s", message ? message : "");
+    (void)memoi_session_is_ok(s, status);
+}
+
+/* Forgets the errors that a call has returned.  An error between two micro-batches stays, so that
+ * the next one fails with it. */
+MEMOI void memoi_session_forget(memo_session* s) {
+    if (s->is_reported) memset(&s->error, 0, sizeof s->error);
+    s->is_reported = 0;
+}
+
+/* Ends a call that returns the session's error. */
+MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
+    s->is_reported = 1;
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* Makes an error of the session's own. */
+#define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
+    ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
+
+/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
+                                             int64_t value, int64_t most) {
+    if (value >= 0 && value <= most) return 1;
+    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
+                       (long long)value, (long long)most);
+    return 0;
+}
+
+int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
+
+/* 1: a turn of an order that is of this pass. */
+MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
+    return s->steps->order && s->batch.turn.pass == pass;
+}
+/* The steps of passes that a turn lacks count as passed. */
+MEMOI int32_t memoi_session_n_before(const memo_session* s) {
+    return s->n_turn_steps * (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)    ? 2
+                              : memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? 1
+                                                                             : 0);
+}
+
+int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
+
+/* Rows of a step in this micro-batch. */
+MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
+    return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
+}
+
+void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
+    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
+    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
+    *end = *begin + memoi_session_rows(s, slice);
+}
+
+/* Where the rows of a tensor of a step lie in the engine's memory. */
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
+    return &s->part->placement.places[(int64_t)step * s->desc.n_tensors + t];
+}
+
+/* Does the tensor need its own call of recompute? */
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
+    const memo_tensor* tensor = &s->steps->tensors[t];
+    return memoi_rule_recomputes(tensor->rule) && !tensor->with &&
+           memob_layer_has(s->steps, step, t);
+}
+
+/* The times of a span; NULL: it is not timed. */
+MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
+    const int32_t t = what - MEMOI_SPAN_TENSOR;
+    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
+    return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
+}
+
+/* Waits for the span that a timer measured last. */
+MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
+    if (timer->span_s && !status)
+        status =
+            memo_event_elapsed(s->device, timer->events[0], timer->events[1], timer->span_s, error);
+    timer->span_s = NULL;
+    return status;
+}
+
+/* Begins or ends a span.  The host is at most two steps ahead of the device. */
+MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
+    double* span_s = memoi_session_span(s, step, what);
+    memoi_timer* timer = &s->timers[(step & 1) * MEMOI_SPANS_MAX + what];
+    memo_status status = MEMO_STATUS_OK;
+    if (!span_s || s->error.status) return;
+    span_s += s->repetition;
+    *span_s = memob_now_s() - (is_end ? *span_s : 0);
+    if (s->desc.computes_on_host) return;
+    if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
+    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
+        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
+    if (!status)
+        status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
+                                   &s->call_error);
+    if (is_end) timer->span_s = span_s;
+    (void)memoi_session_is_ok(s, status);
+}
+

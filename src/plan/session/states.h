@@ -1,0 +1,280 @@
+#pragma once
+#include "plan/session/state.h"
+/* --- >>session states ---
+ * Knows: states, and how many are streamed.  Knows nothing of rows. */
+
+/* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
+ * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers
+ * or none. */
+#define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
+
+/* Copies bytes of the device to the host, or back, and waits. */
+MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
+                                     void* on_host, int64_t n_bytes, int is_back,
+                                     memo_error* error) {
+    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
+    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
+                                         is_back ? on_host : on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(s->device, stream, error);
+}
+
+/* 0: the session has failed; also of the inspector's other functions. */
+MEMOI int memoi_inspector_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+                               int is_back) {
+    return memoi_session_is_ok(s, memoi_session_copy(s, s->checker.stream, on_device, on_host,
+                                                     n_bytes, is_back, &s->call_error));
+}
+
+MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    const memoi_inspector* c = &s->checker;
+    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
+                                    : memob_states_get_address(s->states, layer, i));
+    const int64_t size_bytes = s->states_table[i].size_bytes;
+    uint64_t hash = 0;
+    int64_t n;
+    int is_zero = 1;
+    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
+        const char* image = on_host ? address + at : c->image;
+        n = memob_min(size_bytes - at, c->slot_bytes);
+        if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
+        for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
+        hash = 31 * hash + memob_hash(image, n);
+    }
+    return is_zero ? MEMOI_HASH_ZERO : hash | 2;
+}
+
+/* A layer has begun a pass, or is about to end it. */
+MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_t layer,
+                                 int is_end) {
+    static const char* const names[] = {"forward", "backward", "update"};
+    memoi_inspector* c = &s->checker;
+    const memob_states_layer* of = &s->states->layers[layer];
+    const int is_fresh = !of->has_gradients && (pass == MEMOB_STATES_PASS_FORWARD || !is_end);
+    const int on_host = pass == MEMOB_STATES_PASS_UPDATE && s->states->updates;
+    const uint32_t visited =
+        of->has &
+        (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+                 : ~of->streamed | memob_states_needs(s->states, s->states->phase, layer));
+    const char* why = NULL;
+    int32_t blamed = 0, is_due = 0, is_changed = 0;
+    if (!c->slots) return;
+
+    for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
+        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const int is_written = gradient
+                                   ? pass != MEMOB_STATES_PASS_FORWARD
+                                   : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
+        uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
+        if (!(visited >> i & 1) || (gradient && s->is_filling) ||
+            (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
+            continue;
+        hash = memoi_inspector_hash_state(s, layer, i, on_host);
+        if (s->error.status) return;
+        blamed = i;
+        if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
+            why = "not zero when the first backward of a step begins; the device's fill failed, or "
+                  "something writes to it";
+        else if (!is_end && *known && !(gradient && is_fresh) && hash != *known)
+            why = "it changed while its layer was closed; write only in passes that may, or with "
+                  "memo_session_write_state";
+        else if (is_end && !is_written && hash != *known)
+            why = "the pass wrote to it, but may only read it; add the pass to its uses, or write "
+                  "to another state";
+        is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
+        is_changed |= !gradient && is_written && hash != *known;
+        *known = gradient && pass == MEMOB_STATES_PASS_UPDATE && is_end ? 0 : hash;
+    }
+
+    /* A learning rate of 0 changes no layer. */
+    if (is_end && pass == MEMOB_STATES_PASS_UPDATE && is_due && !why) {
+        c->n_updated += is_changed;
+        if (!is_changed) c->n_missed = layer + 1;
+        if (c->n_updated && c->n_missed) {
+            layer = c->n_missed - 1;
+            for (blamed = 0; !(s->states->layers[layer].has & s->states->updated & 1u << blamed);)
+                blamed++;
+            why = "not changed, although gradients of the layer are not zero, and other layers "
+                  "change; update each layer";
+        }
+    }
+    if (why && !s->error.status)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
+                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           names[pass], why);
+}
+
+void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
+    if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
+        !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
+        return NULL;
+    if (s->is_filling && s->states->updates &&
+        ((s->states->updated | s->states->gradients) >> state & 1))
+        return memob_states_get_host_address(s->states, layer + 1, state);
+    return memob_states_get_address(s->states, layer + 1, state);
+}
+
+void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
+    if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
+        state >= s->desc.n_states || !s->states)
+        return NULL;
+    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
+    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
+}
+
+/* The engine's layer begins or ends a pass.  The update comes before the end of its pass; a fused
+ * update comes before the end of a backward.  On the host the engine enqueues the update. */
+MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
+    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
+    const int updates =
+        pass == MEMOB_STATES_PASS_UPDATE ||
+        (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
+    const int on_host = s->states->updates != NULL;
+    if (s->error.status) return;
+    if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+    if (is_end && updates && !on_host && !s->error.status) {
+        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
+        s->desc.update(s->desc.user, s, layer - 1);
+        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    }
+    if (s->error.status) return;
+    (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
+                                     s->states, pass, layer, &s->call_error));
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
+        memoi_inspector_visit(s, pass, layer, 0);
+}
+
+MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    if (s->states)
+        memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
+                          s->batch.is_forward_only, is_backward, step, is_end);
+}
+
+/* The begin of a micro-batch, or its end. */
+MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
+    const int is_forward_only = s->batch.is_forward_only;
+    if (!s->states || s->error.status) return;
+    if (!is_end && memob_states_is_due(s->states)) {
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_begin: the last micro-batch of a step is over; "
+                          "memo_session_update comes next, or memo_session_skip_update");
+    } else if (!is_end) {
+        s->checker.n_updated = s->checker.n_missed = 0;
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
+                                                            is_forward_only, &s->call_error));
+        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, 0, 0);
+    } else if (is_forward_only && s->n_passed == s->n_steps) {
+        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
+    } else if (s->n_passed == 2 * s->n_steps) {
+        memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
+    }
+}
+
+/* Gradients are lost.  The error tells if an update has changed some layers alone. */
+MEMOI void memoi_session_abandon_states(memo_session* s) {
+    const size_t n = strlen(s->error.message);
+    const memo_status status = memob_states_abandon(s->states, &s->call_error);
+    if (status && s->error.status)
+        snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
+    (void)memoi_session_is_ok(s, status);
+    if (s->checker.states)
+        memset(s->checker.states, 0,
+               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
+}
+
+/* May the gradients be used, or dropped? */
+MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
+                                             memo_error* error) {
+    const int has_gradients = s->states && s->states->layers[0].has_gradients;
+    if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
+                          s->is_running ? "a micro-batch is open; end it first"
+                          : s->desc.update_is_fused
+                              ? "the last backward has updated all layers, because "
+                                "memo_session_desc.update_is_fused is 1"
+                              : "no step of states is over; run its last micro-batch first");
+}
+
+MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
+    s->checker.n_updated = s->checker.n_missed = 0;
+    memoi_session_forget(s);
+    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    }
+    if (s->error.status) memoi_session_abandon_states(s);
+    return memoi_session_report(s, error);
+}
+
+memo_status memo_session_update(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "update", 0, error);
+    return status ? status : memoi_session_update_all(s, error);
+}
+
+memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
+    if (!status && s->states) memoi_session_abandon_states(s);
+    return status;
+}
+
+memo_status memo_session_fill_states(memo_session* s,
+                                     void (*fill)(void* user, memo_session* session, int32_t layer),
+                                     memo_error* error) {
+    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
+    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
+    if (status || !s->states) return status;
+    memoi_session_abandon_states(s);
+    s->is_filling = 1;
+    if (!s->states->updates) {
+        s->desc.update = fill;
+        status = memoi_session_update_all(s, error);
+        s->desc.update = update;
+        s->is_filling = 0;
+        return status;
+    }
+
+    /* Fill what lies on the host, when nobody uses it.  What lies on the device is then older. */
+    memoi_session_forget(s);
+    (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    if (!s->error.status) memob_states_reset(s->states);
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
+        fill(s->desc.user, s, layer);
+    s->is_filling = 0;
+    (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    return memoi_session_report(s, error);
+}
+
+/* Reads bytes of a state, or writes them. */
+MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
+                                         int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                         memo_error* error) {
+    if (!s->states || s->is_running)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
+                              s->states ? "states are read and written between micro-batches"
+                                        : "the session has no states");
+    if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
+        memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!reads && s->checker.states)
+        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
+                                 error);
+}
+
+memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
+                                    int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                    memo_error* error) {
+    return memoi_session_transfer(s, layer, state, 1, offset_bytes, bytes, n_bytes, error);
+}
+memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
+                                     int64_t offset_bytes, const void* bytes, int64_t n_bytes,
+                                     memo_error* error) {
+    return memoi_session_transfer(s, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
+                                  n_bytes, error);
+}
+

@@ -1,0 +1,208 @@
+#pragma once
+#include "plan/session/life.h"
+/* --- >>session verify ---
+ * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
+ * plan is made. */
+
+/* Bytes of outputs, then of gradients among states, layer by layer. */
+typedef struct memoi_verified {
+    const memo_session_desc* desc;
+    int32_t shape;
+    int64_t output_bytes, n_bytes;
+    char *expected, *found;
+    memob_arrays arrays; /* of both */
+} memoi_verified;
+
+/* A number of an output. */
+MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
+    uint16_t half;
+    uint32_t word;
+    float single;
+    double number;
+    if (type == MEMO_TYPE_F64) return memcpy(&number, bytes, sizeof number), number;
+    memcpy(&half, bytes, sizeof half);
+    if (type == MEMO_TYPE_F16) {
+        const int exponent = half >> 10 & 31;
+        number = ldexp((half & 1023) + (exponent ? 1024 : 0), exponent + !exponent - 25);
+        return exponent == 31 ? (double)NAN : half >> 15 ? -number : number;
+    }
+    word = (uint32_t)half << 16;
+    if (type == MEMO_TYPE_F32) memcpy(&word, bytes, sizeof word);
+    memcpy(&single, &word, sizeof single);
+    return (double)single;
+}
+
+/* Compares an output, or a layer's part of an output; layer: -2 if the output is of no layer.  why:
+ * of a difference of bits; NULL: only a large difference is an error, by the norm of the expected
+ * numbers. */
+MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
+                                         memo_type type, int64_t at, int64_t n_bytes,
+                                         const char* why, memo_error* error) {
+    static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
+    const char *expected = v->expected + at, *found = v->found + at;
+    double norm = 0, distance = 0; /* sums of squares at first */
+    char of_layer[32] = "";
+    int64_t i = 0;
+    if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
+    for (; !why && type <= MEMO_TYPE_F16 && i + sizes[type] <= n_bytes; i += sizes[type]) {
+        const double a = memoi_verified_number(expected + i, type);
+        const double b = memoi_verified_number(found + i, type);
+        norm += a * a;
+        distance += (a - b) * (a - b);
+    }
+    if (distance > 0) distance = sqrt(distance / norm);
+    if (!why && !(distance <= (type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 0.1 : 0.01)))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_verify: output `%.40s`%s: in slices it differs by %.3g %% from that of "
+            "a layer at once; gradients of LAYER tensors begin at zero in the first slice of a "
+            "backward, which has the last rows, and each slice adds its rows alone",
+            name, of_layer, 100 * distance);
+    while (why && i < n_bytes && expected[i] == found[i]) i++;
+    if (!why || i == n_bytes) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
+        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
+}
+
+MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
+                                             memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
+    for (int32_t i = 0; i < v->desc->n_outputs; i++) {
+        const memo_session_output* output = &v->desc->outputs[i];
+        const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
+        for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
+            status = memoi_verified_compare(v, output->name ? output->name : "NULL",
+                                            output->n_layers > 0 ? layer : -2, output->type, at,
+                                            output->size_bytes / n, why, error);
+    }
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
+        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
+            if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
+            status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
+                                            v->desc->states[i].size_bytes, why, error);
+            at += v->desc->states[i].size_bytes;
+        }
+    return status;
+}
+
+/* Fills the states of all layers with numbers from 0.008 to 0.12 of either sign, in f32 as well as
+ * in bf16, or reads gradients. */
+MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s, int reads,
+                                              memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    char* bytes = v->found + v->output_bytes;
+    uint64_t random = 1;
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
+        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
+            const memo_state* state = &v->desc->states[i];
+            if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
+            if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
+            for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
+                const uint64_t r = memoi_search_random(&random);
+                const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
+                memcpy(bytes + 2 * k, &half, sizeof half);
+            }
+            status = memoi_session_transfer(s, layer, i, reads, 0, bytes, state->size_bytes, error);
+            if (reads) bytes += state->size_bytes;
+        }
+    return status;
+}
+
+/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
+MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
+                                     const memo_step_plan* plan, memo_error* error) {
+    memo_session* s = NULL;
+    memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
+    if (status) return status;
+    if (desc->measuring) desc->measuring(desc->user, s, 1);
+    status = memoi_session_save_outputs(s, error);
+    if (!status) status = memoi_verified_visit_states(v, s, 0, error);
+    if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
+    if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
+    if (!status) status = memoi_verified_visit_states(v, s, 1, error);
+    if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
+    if (desc->measuring) desc->measuring(desc->user, s, 0);
+    memo_session_destroy(s);
+    return status ? status : given;
+}
+
+/* Memory for the outputs and the gradients of states. */
+MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
+                                        memo_error* error) {
+    int64_t most_bytes = 0;
+    memset(v, 0, sizeof *v);
+    v->desc = desc;
+    while (v->shape + 1 < desc->n_shapes && desc->shapes[v->shape].is_forward_only) v->shape++;
+    for (int32_t i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
+    v->n_bytes = v->output_bytes;
+    for (int32_t i = 0; i < desc->n_states; i++) {
+        most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
+        if (desc->states[i].uses == MEMO_STATE_GRADIENT)
+            v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
+    }
+    if (!v->n_bytes)
+        return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
+                                    "memo_session_desc.outputs, or among states");
+
+    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes);
+    v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
+    return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
+                            : MEMO_STATUS_OK;
+}
+
+memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error) {
+    static const struct {
+        memo_policy policy;
+        const char* why;
+    } runs[] = {
+        {MEMO_POLICY_KEEP, NULL}, /* at once */
+        {MEMO_POLICY_KEEP, NULL},
+        {MEMO_POLICY_KEEP, "two micro-batches with every tensor kept differ; a kernel is not "
+                           "deterministic, or reads what a micro-batch changes and outputs lack"},
+        {MEMO_POLICY_ALPHA,
+         "half of the rows swapped and half recomputed change it; a kernel reads "
+         "or writes a tensor of a layer that has ended, or recompute gives "
+         "other bits, which MEMO_CHECK=1 tells"},
+        {MEMO_POLICY_MEMO, "the desc's plan changes it; a kernel reads or writes a tensor of a "
+                           "layer that has ended, or runs on another stream"}};
+    enum { AT_ONCE = 0, KEPT = 1, PLANNED = 4 };
+    memo_step_plan *planned = NULL, *plan;
+    memoi_verified v;
+    memo_status status = memo_session_plan(desc, NULL, &planned, error);
+    int is_sliced = 0;
+    memset(&v, 0, sizeof v);
+    if (!status) {
+        is_sliced = planned->slice_rows != 0;
+        status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
+    }
+
+    for (int32_t k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
+        memo_session_desc own = *desc;
+        own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
+        plan = planned;
+        if (k < PLANNED) {
+            own.policy = runs[k].policy;
+            own.has_alpha = 1, own.alpha = 0.5;
+            own.device_bytes = 0;
+            plan = NULL;
+            status = memo_session_plan(&own, NULL, &plan, error);
+        }
+        if (!status && k > KEPT && k < PLANNED && !memoi_step_plan_fits(plan)) {
+            memo_step_plan_destroy(plan);
+            continue; /* no run of the trainer takes so much host memory */
+        }
+
+        /* The first run, and with slices the second, are what the others are compared with. */
+        if (!status) status = memoi_verified_run(&v, &own, plan, error);
+        if (plan != planned) memo_step_plan_destroy(plan);
+        if (!status && (k > KEPT || (k == KEPT && is_sliced)))
+            status = memoi_verified_compare_all(&v, runs[k].why, error);
+        status = memoi_session_verdict(desc, status, error);
+        if (k <= KEPT) memcpy(v.expected, v.found, (size_t)v.n_bytes);
+    }
+    memo_step_plan_destroy(planned);
+    memob_arrays_free(&v.arrays);
+    return status;
+}

@@ -1,0 +1,82 @@
+#pragma once
+#include "plan/rows/words.h"
+#include "plan/rows/limits.h"
+/* --- >>session words ---
+ * Knows: a plan.  Knows nothing of how it was made. */
+
+/* Appends words and a number of bytes, unless it is 0. */
+MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
+    char bytes[32];
+    if (n_bytes) memo_text_put(text, "%s%s", before, memob_bytes_text(bytes, (double)n_bytes));
+}
+
+MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
+    const memo_plan* addresses = plan->addresses;
+    const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
+    char bytes[32];
+    if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
+    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
+    if (!plan->sizes.n_swapped_layers && !plan->times)
+        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
+                      plan->shape.is_forward_only ? "a forward alone: layers share memory"
+                      : plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
+                                                              : "every tensor stays on the device");
+
+    /* Planned bytes beside their budgets. */
+    memoi_put_bytes(text, "plan      device ", plan->device_bytes);
+    memoi_put_bytes(text, " of ", plan->device_budget_bytes);
+    memo_text_put(text, " (%lld buffer%s, %s", (long long)addresses->n_buffers,
+                  addresses->n_buffers == 1 ? "" : "s", is_optimal ? "optimal" : "lower bound");
+    if (!is_optimal) memoi_put_bytes(text, " ", addresses->lower_bound_bytes);
+    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
+    memoi_put_bytes(text, " of ", plan->host_budget_bytes);
+    memo_text_put(text, ", %s moved each way",
+                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+    if (plan->sizes.n_spilled_layers)
+        memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
+                      memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
+    memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
+
+    /* Who needs the device. */
+    memo_text_put(text, "\ndevice    activations %s",
+                  memob_bytes_text(bytes, (double)plan->activation_bytes));
+    memoi_put_bytes(text, ", states ", plan->state_bytes);
+    memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
+    memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
+    memo_text_put(text, "\n");
+    if (plan->n_order)
+        memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
+                      (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
+    if (plan->n_weight_places)
+        memo_text_put(text, ", %d from backward to WEIGHTS", (int)plan->n_weight_places);
+    if (plan->n_order) memo_text_put(text, "\n");
+    for (int32_t i = 0; i < plan->n_buffers; i++)
+        if (plan->alternatives[i])
+            memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
+                          (int)plan->alternatives[i] - 1);
+    if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
+    if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
+}
+
+void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
+    int64_t sums[2] = {0, 0}, most[2] = {0, 0};
+    const int has_shapes = plan->next != NULL;
+    int32_t n;
+    for (n = 0; plan; plan = plan->next, n++) {
+        if (has_shapes)
+            memo_text_put(text, "shape     %d, %lld rows\n", (int)n, (long long)plan->shape.n_rows);
+        memoi_step_plan_put_one(plan, text);
+        sums[0] += plan->device_bytes;
+        sums[1] += plan->host_bytes;
+        most[0] = memob_max(most[0], plan->device_bytes);
+        most[1] = memob_max(most[1], plan->host_bytes);
+    }
+    if (!has_shapes) return;
+    memo_text_put(text, "shapes    %d share", (int)n);
+    memoi_put_bytes(text, " device memory of ", most[0]);
+    memoi_put_bytes(text, " instead of ", sums[0]);
+    memoi_put_bytes(text, ", host memory of ", most[1]);
+    memoi_put_bytes(text, " instead of ", sums[1] > most[1] ? sums[1] : 0);
+    memo_text_put(text, "\n");
+}
+

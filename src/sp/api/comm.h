@@ -1,0 +1,346 @@
+#pragma once
+/* ---- 1 comm: the table of communication functions -----------------------------------------------
+ *
+ * A communicator is a group of ranks 0 .. size-1.  Each rank holds a memo_comm, called from one
+ * thread.  Every function except split, abort, status and destroy enqueues on a stream of the
+ * rank's own device, and does not wait for the stream.  (Peers, and the first messages over NCCL,
+ * wait for other ranks.)  A buffer must stay unchanged until the stream has passed the operation.
+ * All ranks must call the collectives in the same order.
+ *
+ * A communicator may be used on one stream at a time.  To use another stream, make the other stream
+ * wait on an event first.  Different communicators may be active at the same time.
+ *
+ * Between group_begin and group_end, sends and receives are collected.  They run as a single
+ * operation without deadlock.  Outside a group a send completes when the receive does, and a rank
+ * cannot send to itself.  Groups may be nested; the outermost group counts.  A group uses a single
+ * stream, without collectives, and has at most max_waiting messages (threads 4096, NCCL 2048).  A
+ * refused call cancels the group.  Between two ranks the k-th send meets the k-th receive; their
+ * counts and types must match.
+ *
+ * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
+ * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
+ * and the synchronization of the stream.  The communicator, and every communicator split from the
+ * same one, is then unusable.
+ *
+ * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
+ * group_end without group_begin); COMM; errors of the device. */
+
+MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0 for an invalid type */
+MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
+
+typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
+
+typedef enum memo_collective {
+    MEMO_COLLECTIVE_ALL_REDUCE = 0,
+    MEMO_COLLECTIVE_ALL_GATHER,
+    MEMO_COLLECTIVE_REDUCE_SCATTER,
+    MEMO_COLLECTIVE_BROADCAST,
+    MEMO_COLLECTIVE_BARRIER
+} memo_collective;
+
+#define MEMO_LABEL_FIELDS 14
+
+/* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
+ * must agree on.  If two ranks give different labels, the call fails on all ranks with
+ * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
+ * labels of every message and collective.  Otherwise MPI compares them where is_first is set.  NCCL
+ * compares the digests there: their maxima over ranks travel with the operation, the watchdog finds
+ * a difference within moments, and a later call or memo_comm_status returns it.  text NULL matches
+ * every label, fields NULL all digests.  text and fields must outlive the communicator. */
+typedef struct memo_label {
+    const char* text;
+    int64_t number;
+    const char* const* fields; /* a name for each digest */
+    uint32_t digests[MEMO_LABEL_FIELDS];
+    int32_t is_first; /* of a pass; on all ranks of the communicator or on none */
+} memo_label;
+
+/* The arguments of a collective, see memo_all_reduce and the functions after it.  Fields that a
+ * kind does not use are 0. */
+typedef struct memo_collective_call {
+    memo_collective kind;
+    memo_type type;
+    memo_reduction reduction;
+    int32_t root;
+    int64_t count;
+    const void* from;
+    void* to;
+} memo_collective_call;
+
+/* The arguments of a message: a send to peer, which only reads address, or a receive from peer. */
+typedef struct memo_message_call {
+    int32_t is_send, peer;
+    memo_type type;
+    int64_t count;
+    void* address;
+} memo_message_call;
+
+typedef struct memo_comm {
+    const char* name; /* back end and group: "threads world", "nccl ring" */
+    void* context;
+    int32_t rank, size;
+    /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
+     * counts what the ring algorithm sends, whatever the back end does.
+     * With n = size and b = count * bytes of the type:
+     *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
+     *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
+    int64_t sent_bytes;
+    /* Set by the caller before a call (of a group: the end), which clears the label.  Optional. */
+    memo_label label;
+
+    /* All ranks must call split, each from its thread, and wait for each other.  Ranks of equal
+     * color (>= 0) form a new communicator, ordered by key, then by rank.  If color < 0, *part is
+     * NULL.  Errors: COMM, OUT_OF_HOST_MEMORY, the device's. */
+    memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
+                         struct memo_comm** part, memo_error* error);
+    /* The caller must have synchronized all streams.  Call before the rank's device is destroyed.
+     * Communicators may be destroyed in any order. */
+    void (*destroy)(struct memo_comm* comm);
+
+    /* Enqueues the n messages of a group as one operation, or a single message.  The arguments are
+     * valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
+    memo_status (*messages)(struct memo_comm* comm, memo_stream stream,
+                            const memo_message_call* calls, int32_t n, memo_error* error);
+    /* All ranks must call with the same kind, count, type, reduction and root.  The arguments are
+     * valid.  After a failure the call returns the error. */
+    memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
+                              const memo_collective_call* call, memo_error* error);
+
+    /* Makes every current and later operation fail on all ranks.  Any thread may call it. */
+    void (*abort)(struct memo_comm* comm);
+    /* Returns the first asynchronous error so far.  Does not wait. */
+    memo_status (*status)(struct memo_comm* comm, memo_error* error);
+
+    /* The open group, of memo_group_begin and the functions after it. */
+    memo_message_call* waiting; /* (max_waiting), memory of the back end */
+    int32_t max_waiting, n_waiting, group_depth;
+    memo_stream group_stream;
+} memo_comm;
+
+/* Calls of the table.  Calls that enqueue check all arguments, and count the bytes sent. */
+MEMO_FUNCTION memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
+                                          const char* name, memo_comm** part, memo_error* error) {
+    return comm->split(comm, color, key, name, part, error);
+}
+MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
+MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
+/* Any message, and any collective, by arguments. */
+MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                       const void* address, int64_t count, memo_type type,
+                                       int32_t peer, memo_error* error);
+MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
+                                          const memo_collective_call* call, memo_error* error);
+MEMO_FUNCTION memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
+                                    int64_t count, memo_type type, int32_t to_rank,
+                                    memo_error* error) {
+    return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
+}
+MEMO_FUNCTION memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                       memo_type type, int32_t from_rank, memo_error* error) {
+    return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
+}
+MEMO_FUNCTION memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
+    return comm->status(comm, error);
+}
+/* Does nothing if comm is NULL. */
+MEMO_FUNCTION void memo_comm_destroy(memo_comm* comm) {
+    if (comm) comm->destroy(comm);
+}
+MEMO_FUNCTION void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
+
+MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+                                           memo_collective kind, const void* from, void* to,
+                                           int64_t count, memo_type type, memo_reduction reduction,
+                                           int32_t root, memo_error* error) {
+    const memo_collective_call call = {kind, type, reduction, root, count, from, to};
+    return memo_comm_collective(comm, stream, &call, error);
+}
+/* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
+ * allowed; other overlap is not.  Integers wrap modulo 2^n.  The maximum of anything and NaN is
+ * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
+ * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
+ * order. */
+MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                            reduction, 0, error);
+}
+/* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
+ * this rank's part of to. */
+MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
+/* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
+ * In place: to is this rank's part of from; the other parts keep their values. */
+MEMO_FUNCTION memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                              void* to, int64_t count, memo_type type,
+                                              memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
+                            reduction, 0, error);
+}
+/* Copies buffer from rank root to all ranks. */
+MEMO_FUNCTION memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                         int64_t count, memo_type type, int32_t root,
+                                         memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
+                            MEMO_REDUCTION_SUM, root, error);
+}
+/* The stream passes the barrier after the streams of all ranks have reached the barrier. */
+MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
+
+/* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
+ * from, in that order.  Runs on the host before the call returns, with the bits that
+ * memo_all_reduce promises.  to may be the same elements of an array of from. */
+MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
+                               int64_t end, memo_type type, memo_reduction reduction);
+
+/* --- ranks as threads ---
+ *
+ * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
+ * operation ends when the copy has.
+ *
+ *   host devices (memo.h, chapter 6)   Operations run on their streams and meet their peers there.
+ *                                      For a race detector, two ranks are ordered by the messages
+ *                                      between them, and the ranks of a collective by the
+ *                                      collective.
+ *   peers: any devices that reach      Streams copy with the device's own copies, and wait for
+ *   each other's memory, such as       each other's events.  Transfers take no multiprocessor, and
+ *   GPUs of a node                     buffers may lie at any offset.  Sums are a row kernel, which
+ *                                      reads the buffers of all ranks.
+ *
+ * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
+ * process that computation should have for itself; host devices for tests and CPUs.
+ *
+ * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
+ * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
+ * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
+ * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
+ * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
+ * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
+ * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on
+ * several GPUs.
+ *
+ * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
+ * root of a collective, and labels.  An error names two ranks and what differs.
+ *
+ * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
+ * and a missing rank after timeout_s.  All communicators split from a world fail together.
+ * examples/thread_ranks.h runs a function on each rank. */
+#ifndef MEMO_NO_HOST_DEVICE
+
+typedef struct memo_comm_threads_desc {
+    int32_t n_ranks;
+    memo_device* const* devices; /* (n_ranks) */
+    /* 1: peers, at most MEMO_REDUCE_MAX.  0: peers if a device is not from
+     * memo_host_device_create. */
+    int32_t are_peers;
+    const char* name; /* copied; NULL: "threads world" */
+    double timeout_s; /* must exceed the longest transfer; 0: 30 */
+
+    /* A simulated link, not of peers; 0: none.  A receive from another rank takes bytes /
+     * bytes_per_s; a collective takes what sent_bytes counts / bytes_per_s.  Transfers of a
+     * communicator to a rank take turns. */
+    double bytes_per_s;
+} memo_comm_threads_desc;
+
+/* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
+ * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
+MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
+                                              memo_error* error);
+
+#endif
+
+/* --- NCCL ---
+ *
+ * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
+ * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
+ * threads back end.  The first message between two ranks creates their connection; the call that
+ * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
+ * labels, which all objects of this header have, and there is no debug mode.  If calls differ, NCCL
+ * hangs or moves the wrong bytes.  To find such an error, run the same program over threads, which
+ * always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ *
+ * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
+ * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
+ * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
+ * failed_user, so that the wait also returns COMM:
+ *
+ *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
+ *
+ * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
+ * memo_comm_abort returns at once: the watchdog aborts within 20 ms, and memo_comm_destroy waits
+ * for it.  NCCL ends an abort only after all graphs with operations of the world are destroyed.
+ * After an error, call memo_comm_abort, destroy graphs, communicators and the device, then leave.
+ *
+ * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
+ * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
+ * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
+ * variable is not set.  If NCCL is older, or the variable has another value than 1, an event makes
+ * each operation wait for the previous one of another communicator.  Operations captured in a graph
+ * need NCCL 2.26, or your own events between them.  A group's messages to one rank are worked on
+ * one after the other, each beside a message that arrives.  So if a group has several messages for
+ * a rank, that rank must take them in a group too (seen with NCCL 2.28: single calls that first
+ * receive all of them hang).
+ *
+ * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
+ * connections cannot be created inside it.  Destroy the graph before the communicators, or their
+ * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ *
+ * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
+ * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
+ * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
+#ifdef MEMO_SP_NCCL
+
+typedef struct memo_comm_nccl_desc {
+    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
+     * WORLD_SIZE. */
+    int32_t rank, size;
+    /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
+     * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
+     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet
+     * of that address. */
+    const void* unique_id;
+    const char* name;      /* copied; NULL: "nccl world" */
+    double join_timeout_s; /* for joining, splits and connections; 0: 120 */
+    double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
+    /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
+     * not call any function of memo_comm.  Optional. */
+    void (*failed)(void* failed_user, const memo_error* why);
+    void* failed_user;
+} memo_comm_nccl_desc;
+
+/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
+                                           memo_error* error);
+/* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
+ * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
+MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
+                                                double timeout_s, memo_error* error);
+
+/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
+ * it.  With an older NCCL the number is what creation took from the GPU's free memory; channels
+ * come on top at the first operation.  A part shares the buffers of the world. */
+MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
+/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
+ * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
+ * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
+ * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
+ * before the memory is freed.  All ranks must call this, while none has an operation under way;
+ * then all buffers of an operation must be registered, or none on any rank.  The memory must be
+ * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
+ * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
+ * the communicator works without a window; COMM. */
+MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                             memo_error* error);
+
+#endif
+

@@ -1,0 +1,72 @@
+#pragma once
+/* ---- 12 experts: rows go to the ranks of their experts ------------------------------------------
+ *
+ * Of E experts rank r of R has memo_share_of(E, R, r).  Dispatch sends each row to the rank of its
+ * expert, and combine brings the row back.  Each is the backward of the other.  Rows are in device
+ * memory, contiguous, in two orders:
+ *
+ *   of the sender   (n_sent, row): by expert; of an expert in any order that the sender chooses
+ *   of the expert   (n_received, row): by expert of this rank, then by sender, then as sent
+ *
+ * If the sender keeps the order of tokens, and rank r has the tokens before those of rank r + 1, an
+ * expert gets its rows in the order of tokens, whatever the number of ranks.  Sums over these rows
+ * then have the bits of one rank.  A token's results return to the rows that the token sent; their
+ * sum is the sender's, in an order that the sender fixes.
+ *
+ * A dispatch is one group of messages, straight from place to place: one for each expert and
+ * sender, none for 0 rows.  Rows that stay on their rank are copied.  Counts of rows are known
+ * after routing:
+ *
+ *   memo_experts_route     the numbers of all ranks travel, and the host waits for the stream once
+ *   memo_experts_declare   each rank sends `capacity` rows to each expert: nothing travels, and the
+ *                          host does not wait.  Kernels learn how many of these rows hold a token
+ *                          by a dispatch of one I32 element for each expert (capacity 1). */
+
+typedef struct memo_experts_desc {
+    const memo_device* device;
+    memo_stream stream; /* runs everything */
+    memo_comm* comm;    /* the ranks that share the experts; NULL: one */
+    int32_t n_experts;  /* of all ranks */
+    /* The most rows that a rank may receive; 0: no limit. */
+    int64_t max_received;
+} memo_experts_desc;
+
+typedef struct memo_experts memo_experts;
+
+/* A layer's, kept from forward to backward. */
+typedef struct memo_routing {
+    /* (size, n_experts): the rows that each rank sends to each expert; the caller's memory on the
+     * host, unchanged until the last dispatch or combine. */
+    int64_t* counts;
+    int64_t n_sent, n_received; /* set with counts */
+} memo_routing;
+
+/* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
+ * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
+ * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
+ * rank has another desc; see memo_label) may come from a later call. */
+MEMO_API memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
+                                         memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_experts_destroy(memo_experts* experts);
+
+/* All ranks must call this.  counts (n_experts), in device memory: the rows that this rank sends to
+ * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
+ * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
+ * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
+MEMO_API memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
+                                        memo_routing* routing, memo_error* error);
+/* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
+ * INFEASIBLE, as above. */
+MEMO_API memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
+                                          memo_routing* routing, memo_error* error);
+/* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
+ * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
+ * compares); errors of memo_comm and of the device. */
+MEMO_API memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
+                                   const void* rows, void* received, int64_t row_elements,
+                                   memo_type type, memo_error* error);
+MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
+                                  const void* received, void* rows, int64_t row_elements,
+                                  memo_type type, memo_error* error);
+

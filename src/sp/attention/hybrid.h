@@ -1,0 +1,929 @@
+#pragma once
+#include "sp/attention/ulysses.h"
+#include "sp/attention/ring.h"
+/* ---- >>hybrid attention -------------------------------------------------------------------------
+ * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
+ * Ulysses and the ring work. */
+
+/* Of one group of heads.  What the exchange of a group fills while another is computed exists
+ * twice, for even and odd groups. */
+typedef struct memoi_hybrid_buffers {
+    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
+    char* d_out[2];             /* by heads, in the tensors' type */
+    char* staging;              /* for exchanges between rows and heads */
+    float* out;                 /* by heads: fp32 output; d_q */
+    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
+    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
+    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
+    float* sums[2];
+    memoi_ring_buffers ring;
+} memoi_hybrid_buffers;
+
+struct memo_sp_attention {
+    memoi_shape shape; /* without tokens */
+    memo_attention attention;
+    memo_comm *ring, *ulysses;
+    memoi_target target;
+    memo_event events[MEMOI_TARGET_N_EVENTS];
+    memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
+};
+
+/* --- shapes and sizes --- */
+
+MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
+    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
+           a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
+           a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
+           a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
+}
+
+/* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
+MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding* sharding,
+                                          memo_error* error) {
+    const memo_sharding_desc desc = {sharding->kind,
+                                     sharding->ring,
+                                     sharding->ulysses,
+                                     sharding->n_tokens,
+                                     sharding->document_begins,
+                                     sharding->n_documents,
+                                     sharding->slice_tokens};
+    memo_sharding made;
+    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
+    if (memoi_hybrid_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+        return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
+                         "memo_sharding_make left it (%lld)",
+                         field, (long long)sharding->local_tokens, (long long)made.local_tokens);
+}
+
+/* Communicators and shardings come from different calls, so they may disagree. */
+MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
+                                          const memo_comm* comm, int32_t degree, int32_t rank,
+                                          memo_error* error) {
+    if (comm && comm->size != degree)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
+                             "(%d, %d); make both from one mesh",
+                             name, (int)comm->size, (int)degree);
+    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
+}
+
+MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    static const char name[] = "memo_sp_attention_desc";
+    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
+                             "n_kv_heads (%d, %d); choose one that is",
+                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
+                                MEMO_STATUS_INVALID_ARGUMENT, error);
+}
+
+/* Everything that does not need a device. */
+MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
+    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
+    if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+    if (memoi_hybrid_made_check("sharding", sharding, error) ||
+        (keys->local_tokens && memoi_hybrid_made_check("key_sharding", keys, error)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
+                                error) ||
+        memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
+                                desc->ulysses_rank, error) ||
+        memoi_hybrid_heads_check(desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
+        return MEMOB_INVALID(
+            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+            (int)desc->n_masks, (int)n_batch);
+
+    if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                             "sharding has %d x %d; make both with the same degrees",
+                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                             (int)sharding->ulysses);
+
+    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
+    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
+            desc->n_q_heads * (double)head_size * sharding->ulysses >
+        (double)(MEMOB_BYTES_MAX / 1024))
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
+            "tokens x heads x head size x batch x ulysses may be 2^52",
+            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
+            (int)head_size, (int)n_batch);
+    return MEMO_STATUS_OK;
+}
+
+/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
+ * out would be empty, but take buffers. */
+MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
+    int64_t n_groups = 1;
+    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
+    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
+        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
+        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
+    }
+    return (int32_t)memob_min(ulysses_groups, n_groups);
+}
+
+/* Without tokens. */
+MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
+                                          memo_error* error) {
+    memo_status status = memoi_hybrid_shape_check(desc, error);
+    memset(shape, 0, sizeof *shape);
+    if (status) return status;
+
+    /* Who holds which tokens. */
+    shape->sharding = desc->sharding;
+    shape->has_key_sharding = desc->key_sharding.local_tokens > 0;
+    shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
+    shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
+
+    /* The attention of a head. */
+    shape->n_batch = desc->n_batch ? desc->n_batch : 1;
+    shape->n_q_heads = desc->n_q_heads;
+    shape->n_kv_heads = desc->latent.size ? 1 : desc->n_kv_heads;
+    shape->n_read_heads = desc->n_kv_heads;
+    shape->head_size = desc->head_size;
+    shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
+    shape->kv_size[0] = desc->latent.size ? desc->latent.size : shape->head_size;
+    shape->kv_size[1] = desc->latent.size ? 0 : shape->v_head_size;
+    shape->latent = desc->latent;
+    shape->type = desc->type;
+    shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
+    shape->softcap = desc->softcap;
+
+    /* How it travels. */
+    shape->sends_again = desc->sends_again;
+    shape->carried_type =
+        desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
+    shape->group = -1;
+    shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
+    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
+    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
+    shape->n_parts = desc->n_masks ? desc->n_masks : 1;
+    return MEMO_STATUS_OK;
+}
+
+/* The shape of a group of heads; of the only one, if there is one. */
+MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
+    return part;
+}
+
+/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
+typedef struct memoi_hybrid_largest {
+    memoi_shape shape;
+    int64_t needed[2]; /* of queries, of keys */
+} memoi_hybrid_largest;
+
+MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
+    memoi_hybrid_largest largest = MEMO_ZERO(memoi_hybrid_largest);
+    largest.shape = *shape;
+    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        memoi_shape part = memoi_hybrid_group_of(shape, g);
+        memo_ulysses_heads* heads = &largest.shape.heads;
+        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
+        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
+        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
+            largest.needed[what > 0] =
+                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
+    }
+    return largest;
+}
+
+/* Tensors that need no exchange and no rounding are computed in the user's memory. */
+MEMOI int memoi_hybrid_is_direct(const memoi_shape* shape) {
+    return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
+}
+
+typedef struct memoi_hybrid_carver {
+    char* base;
+    int64_t n_bytes;
+} memoi_hybrid_carver;
+
+MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
+MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
+                                    char* kv[2]) {
+    int64_t element_bytes = memo_type_bytes(shape->type);
+    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
+    for (int is_v = 0; is_v < 2; is_v++)
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            kv[is_v] =
+                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+}
+
+/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
+                                       int is_backward, memoi_ring_buffers* buffers) {
+    const int64_t n_rows = shape->key_sharding.ring_tokens;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
+        buffers->expanded[is_v] =
+            memoi_hybrid_carve(carver, n * size * memo_type_bytes(shape->type));
+        if (is_backward)
+            buffers->d_expanded[is_v] = (float*)memoi_hybrid_carve(carver, n * size * 4);
+    }
+}
+
+/* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
+MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
+                                      int is_backward, memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = &largest->shape;
+    const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
+    const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
+    const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
+    const int64_t carried_bytes = (n_kv[0] + n_kv[1]) * memo_type_bytes(shape->carried_type);
+    const int64_t q_rows = n_batch * shape->sharding.local_tokens; /* of this rank */
+    const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
+    const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
+    const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
+    const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
+    const int64_t sent_kv_bytes = is_backward && shape->is_replicated ? 4 : bytes;
+    const int has_ring = shape->sharding.ring > 1, has_ulysses = shape->sharding.ulysses > 1;
+    const int is_grouped = shape->n_groups > 1, is_direct = memoi_hybrid_is_direct(shape);
+    memoi_hybrid_carver c = {base, 0};
+    memset(b, 0, sizeof *b);
+
+    /* First, so that forward and backward have the ring's buffers at the same place: then the waits
+     * that order the use of a buffer in a pass order its use between passes, too. */
+    for (int i = 0; i < 4; i++)
+        b->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&c, has_ring * n_kv[i % 2] * bytes);
+    memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
+
+    /* What is exchanged between rows and heads; row dots are fp32. */
+    for (int i = 0; i < 2 && i < shape->n_groups && has_ulysses && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, &c, &b->q[i], b->kv[i]);
+    b->staging = memoi_hybrid_carve(
+        &c, has_ulysses * memob_max(kv_rows * largest->needed[1] * kv_size * sent_kv_bytes,
+                                    q_rows * largest->needed[0] * memob_max(q_size * bytes, 4)));
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    if (has_ulysses && (is_backward || is_grouped || shape->type != MEMO_TYPE_F32))
+        b->results[0] = memoi_hybrid_carve(
+            &c, memob_max(n_q * q_size, is_grouped ? 0 : memob_max(n_kv[0], n_kv[1])) * bytes);
+    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
+    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
+        b->d_out[i] = memoi_hybrid_carve(&c, n_q * q_size * bytes);
+    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
+        b->results[1 + i] = memoi_hybrid_carve(&c, n_kv[i] * sent_kv_bytes);
+
+    b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
+    if (!is_backward) {
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        return c.n_bytes;
+    }
+
+    /* Gradients. */
+    for (int i = 0; i < 2 && i < shape->n_groups; i++)
+        b->dots[i] = (float*)memoi_hybrid_carve(&c, n_q * 4);
+    b->dots_rows = b->dots[0];
+    if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv_step[i] = (float*)memoi_hybrid_carve(&c, has_ring * n_kv[i] * 4);
+    b->ring.d_kv_out = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+    b->ring.d_kv_in = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+
+    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++) {
+        if (!is_grouped) b->results[1 + i] = (char*)(void*)b->ring.d_kv_step[i];
+        b->sums[i] =
+            i && !is_grouped
+                ? b->sums[0]
+                : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
+    }
+    return c.n_bytes;
+}
+
+/* Of forward and backward.  Returns the bytes needed. */
+MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* shape, char* base,
+                                     memoi_hybrid_buffers buffers[2]) {
+    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
+    const int64_t n_bytes = memoi_hybrid_carve_pass(&largest, base, 0, &buffers[0]);
+    return memob_max(n_bytes, memoi_hybrid_carve_pass(&largest, base, 1, &buffers[1]));
+}
+
+memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+                                             memo_sp_attention_sizes* sizes, memo_error* error) {
+    memoi_shape shape;
+    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
+    memoi_hybrid_buffers buffers[2];
+    memoi_hybrid_carver saved = {NULL, 0};
+    char *q_heads, *kv_heads[2];
+    memset(sizes, 0, sizeof *sizes);
+    if (status) return status;
+    sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
+    for (int32_t g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again;
+         g++) {
+        memoi_shape group = memoi_hybrid_group_of(&shape, g);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
+    }
+    sizes->saved_bytes = saved.n_bytes;
+    sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
+    sizes->heads = memoi_shape_split_heads(shape.n_q_heads, shape.n_read_heads,
+                                           shape.sharding.ulysses, shape.ulysses_rank);
+    return MEMO_STATUS_OK;
+}
+
+/* --- what all ranks must agree on ---
+ *
+ * A rank whose desc or mask differs would compute other numbers than the others expect. */
+
+/* Fields of digests: K(field, name in errors). */
+#define MEMOI_AGREED_ALL(K)                                                                        \
+    K(PASS, "memo_sp_attention_forward on one rank, memo_sp_attention_backward on another")        \
+    K(SCALE, "memo_sp_attention_desc.scale")                                                       \
+    K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
+    K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
+    K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
+    K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
+    K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
+    K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
+    K(KIND, "memo_mask.kind")                                                                      \
+    K(WINDOW, "memo_mask: window_before or window_after")                                          \
+    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(FIRST_QUERY, "memo_mask.first_query")                                                        \
+    K(INTERVALS, "memo_mask: key_first or key_end")
+
+#define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
+#define MEMOI_AGREED_NAME(field, name) name,
+enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
+typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
+static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
+
+/* Of the shape and its shardings. */
+MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
+    const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
+                             shape->v_head_size, shape->latent.size};
+    const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
+    memset(label, 0, sizeof *label);
+    label->fields = memoi_agreed_fields;
+    memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
+    memoi_label_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
+    memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
+    memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
+    memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
+    for (int32_t i = 0; i <= shape->has_key_sharding; i++) {
+        const int field = i ? MEMOI_AGREED_KEY_SHARDING : MEMOI_AGREED_SHARDING;
+        const memo_sharding* own = &shape->tokens[i].sharding;
+        memoi_label_add_number(label, field, own->kind);
+        memoi_label_add_number(label, field, own->n_tokens);
+        memoi_label_add_number(label, field, own->slice_tokens);
+        memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+    }
+}
+
+/* Of the rest of an exchange: the masks, complete with the documents of shardings. */
+MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
+    memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
+    for (int32_t part = 0; part < plan->shape.n_parts; part++) {
+        const memo_mask* mask = &plan->masks[part];
+        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
+                              mask->n_documents + 1);
+        memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
+        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
+        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
+    }
+}
+
+/* --- creation --- */
+
+MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    static const char name[] = "memo_sp_attention_desc";
+    if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
+        (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
+        (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
+        (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_check_memory(name, desc->device_memory, error);
+}
+
+MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
+                                             const memo_sp_attention_desc* desc,
+                                             memo_error* error) {
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
+    const memo_device* device = desc->device;
+    int64_t n_bytes;
+    memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
+    if (!status) status = memoi_hybrid_device_check(desc, error);
+    if (status) return status;
+    if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
+    if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
+    a->target.device = device;
+    a->target.events = a->events;
+    a->target.n_events = MEMOI_TARGET_N_EVENTS;
+    a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    a->attention = desc->attention;
+    a->ring = desc->ring;
+    a->ulysses = desc->ulysses;
+    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
+        if (names[i])
+            status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
+    for (int i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
+        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+            status = memo_event_create_untimed(device, &a->events[i], error);
+
+    /* Scratch memory. */
+    n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
+    if (!status && !desc->device_memory && n_bytes)
+        status = memo_device_alloc(device, n_bytes, &a->target.memory, error);
+    if (n_bytes)
+        memoi_hybrid_carve_all(
+            &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->target.memory),
+            a->buffers);
+    return status;
+}
+
+MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
+
+/* --- exchanges --- */
+
+/* Ends must not descend: steps and rows that travel are found from the first and last queries. */
+MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
+    const int64_t *first = mask->key_first, *end = mask->key_end;
+    if (!first || !end)
+        return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
+                             first ? "key_end" : "key_first");
+    if (mask->window_before || mask->window_after || mask->first_query || mask->document_begins)
+        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window, first_query or "
+                                    "documents; put all conditions into key_first and key_end");
+    for (int64_t i = 0; i < mask->n_tokens; i++)
+        if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
+            first[i] > end[i] || end[i] > mask->n_keys)
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
+                                 "that do not descend, first <= end, are valid from 0 to %lld",
+                                 (long long)i, (long long)first[i], (long long)end[i],
+                                 (long long)mask->n_keys);
+    return MEMO_STATUS_OK;
+}
+
+/* A complete one. */
+MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
+    if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
+        MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
+        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
+        MEMOI_INTEGER("memo_mask", mask, first_query, 0, MEMOB_BYTES_MAX / 2))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
+    if (!mask->document_begins) return MEMO_STATUS_OK;
+    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                          mask->n_documents, mask->n_keys, error);
+}
+
+MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
+                                    const memo_exchange_desc* desc, memo_error* error) {
+    memoi_shape* shape = &plan->shape;
+    const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
+    const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
+    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
+    const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
+    const memo_mask causal = MEMO_ZERO(memo_mask);
+    memo_status status = MEMO_STATUS_OK;
+    plan->attention = attention;
+    plan->has_sinks = desc->has_sinks != 0;
+    *shape = attention->shape;
+    if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
+        return MEMOB_INVALID(
+            error,
+            "memo_exchange_desc.sharding: does not match the attention's, which is "
+            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
+        memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
+                                       sharding->document_begins, sharding->n_documents,
+                                       sharding->n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Who holds which tokens. */
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
+    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
+    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
+    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
+    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
+    for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
+        plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
+    }
+    if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
+    shape->tokens = plan->tokens;
+
+    /* Who sees what. */
+    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
+        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
+        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
+            !given->document_begins)
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        plan->masks[i] = memoi_shape_mask(shape, *given);
+        status = memoi_hybrid_mask_check(&plan->masks[i], error);
+    }
+    if (status) return status;
+    memoi_exchange_make(plan);
+    if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
+    memoi_agreed_shape(&plan->agreed, shape);
+    memoi_agreed_masks(&plan->agreed, plan);
+    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
+    if (status) return status;
+    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
+}
+
+memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
+                                 memo_exchange** result, memo_error* error) {
+    memo_exchange* plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
+    const memo_status status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
+                                    : memob_no_memory(error, "the plan of an exchange");
+    if (status) memo_exchange_destroy(plan);
+    *result = status ? NULL : plan;
+    return status;
+}
+
+void memo_exchange_destroy(memo_exchange* plan) {
+    if (!plan) return;
+    memo_stream_synchronize(plan->attention->target.device, /* it may still read the runs */
+                            plan->attention->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    memob_arrays_free(&plan->arrays);
+    MEMO_FREE(plan);
+}
+
+/* --- one forward or backward --- */
+
+/* One forward or backward of this rank. */
+typedef struct memoi_hybrid_walk {
+    const memoi_shape* shape;
+    memoi_shape groups[2]; /* of heads: even and odd ones */
+    memoi_target target;
+    memoi_hybrid_buffers buffers;
+    memo_sp_attention_tensors tensors;
+    memoi_ulysses ulysses;
+    memoi_ring ring;
+    int32_t has_run; /* a ring of this pass */
+    int32_t is_full; /* results of the previous group may still be in their buffers */
+} memoi_hybrid_walk;
+
+MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
+                                  const memo_sp_attention_tensors* tensors, int32_t is_backward,
+                                  memo_error* error) {
+    const memo_sp_attention* a = plan->attention;
+    memset(walk, 0, sizeof *walk);
+    walk->shape = walk->ring.shape = &plan->shape;
+    walk->target = a->target;
+    walk->target.error = error;
+    walk->buffers = a->buffers[is_backward];
+    walk->tensors = *tensors;
+    if (walk->shape->latent.size) { /* no bytes of values travel; any address will do */
+        walk->tensors.v = tensors->k;
+        walk->tensors.d_v = tensors->d_k;
+    }
+    walk->ulysses.target = walk->ring.target = &walk->target;
+    walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
+    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.staging = walk->buffers.staging;
+    walk->ring.comm = a->ring;
+    walk->ring.attention = &a->attention;
+    walk->ring.is_backward = is_backward;
+    walk->ring.plan = plan;
+    walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
+}
+
+/* --- one group of heads --- */
+
+/* Where q, k and v of a group are by heads. */
+MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, char** q,
+                                   char* kv[2]) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_shape* group = &walk->groups[g % 2];
+    memoi_hybrid_carver saved = {(char*)t->saved, 0};
+    int32_t n_arrived = 0;
+    if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
+        *q = kv[0] = kv[1] = (char*)t->out;
+        return;
+    }
+    for (int32_t earlier = 0; earlier <= g; earlier++) {
+        memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
+        memoi_hybrid_carve_heads(&part, &saved, q, kv);
+        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+    }
+    if (!walk->shape->sends_again) return;
+
+    /* Sent again: the one of two buffers that the previous keys are not in. */
+    *q = walk->buffers.q[g % 2];
+    kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
+    kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
+}
+
+/* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
+ * if the desc says that they are sent again; otherwise q, k and v were saved. */
+MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_shape* shape = walk->shape;
+    const memoi_hybrid_buffers* b = &walk->buffers;
+    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
+                                   shape->type};
+    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
+    char *q_heads, *kv_heads[2];
+    walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
+    if (shape->sharding.ulysses == 1) return;
+
+    walk->ulysses.shape = &walk->groups[g % 2];
+    if (!walk->ring.is_backward || shape->sends_again) {
+        memoi_hybrid_find_heads(walk, g, &q_heads, kv_heads);
+        memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads);
+        memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, kv_heads[0]);
+        memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, kv_heads[1]);
+    }
+    if (walk->ring.is_backward) {
+        memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
+        memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
+    }
+    if (shape->n_groups > 1)
+        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
+}
+
+/* Leaves out waits that an earlier or a later ring of this pass makes. */
+MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
+    const memoi_shape* group = &walk->groups[g % 2];
+    memoi_ring* ring = &walk->ring;
+    int32_t n_later = 0;
+    /* What was saved is complete since the first group, whose last exchange waited for its
+     * steps. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+
+    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
+     * there are two. */
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
+}
+
+/* Gives a group's tensors and buffers to the ring. */
+MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
+    const memoi_shape* group = &walk->groups[g % 2];
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_hybrid_buffers* b = &walk->buffers;
+    memoi_ring* ring = &walk->ring;
+    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    ring->shape = group;
+    ring->q = (char*)(uintptr_t)t->q;
+    ring->kv[0] = (char*)(uintptr_t)t->k;
+    ring->kv[1] = (char*)(uintptr_t)t->v;
+    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
+    memoi_hybrid_share_waits(walk, g);
+
+    /* The LSEs of a group follow those of earlier groups. */
+    ring->lse = t->lse;
+    if (t->lse)
+        ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
+                     (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
+    ring->buffers = b->ring;
+    if (!ring->is_backward) {
+        ring->out = is_direct ? (float*)t->out : b->out;
+        return;
+    }
+    ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
+    ring->row_dots = b->dots[g % 2];
+    ring->d_q = is_direct ? (float*)t->d_q : b->out;
+
+    /* A step reads k while step 0 adds to d_k, which may be k. */
+    is_direct &= group->sharding.ring == 1;
+    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
+}
+
+/* A result of a group: output; or d_q, d_k or d_v. */
+typedef struct memoi_hybrid_result {
+    memoi_exchanged x;
+    const void* from; /* by heads, in the type that is sent */
+    void* to;         /* the user's rows */
+} memoi_hybrid_result;
+
+/* Result i, converted to the type that is sent, or to the user's tensor if nothing is sent. */
+MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_t i) {
+    static const char* const names[] = {"out to rows", "d_q to rows", "d_k to rows", "d_v to rows"};
+    const memoi_ring* ring = &walk->ring;
+    const memoi_shape* group = ring->shape;
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
+    void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
+    const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
+                             group->kv_size[1]};
+    const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
+    /* Gradients of replicas are summed before they are rounded. */
+    const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
+    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
+    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    void* to;
+    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
+        return result; /* a later group adds to it */
+    if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
+        return result; /* sent as it is */
+
+    to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
+    if (to != result.from) /* not computed in place */
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, result.from, MEMO_TYPE_F32,
+                          group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
+                              (i ? group->heads.n_kv : group->heads.n_q) * sizes[k]);
+    result.from = to;
+    return result;
+}
+
+/* Result i goes to its rows.  Replicas are summed there, and the last group rounds the sums. */
+MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_result* result,
+                               int32_t i, int32_t g) {
+    const memoi_shape* shape = walk->shape;
+    const memoi_exchanged* x = &result->x;
+    int64_t n = shape->n_batch * shape->key_sharding.local_tokens * shape->n_kv_heads * x->n;
+    float* sums = i && shape->is_replicated ? walk->buffers.sums[i - 1] : NULL;
+    if (shape->sharding.ulysses == 1) return;
+    walk->ulysses.shape = &walk->groups[g % 2];
+    memoi_ulysses_to_rows(&walk->ulysses, x, result->from, result->to, sums);
+    if (sums && g == shape->n_groups - 1)
+        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums,
+                          MEMO_TYPE_F32, n);
+}
+
+/* The results of a group leave.  With several groups they do behind the next one's attention. */
+MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
+    memoi_target* target = &walk->target;
+    int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    memoi_hybrid_result results[3];
+    int32_t n = walk->ring.is_backward ? 3 : 1;
+    if (has_heads && walk->is_full)
+        memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
+    for (int32_t i = 0; i < n; i++) {
+        results[i] = memoi_hybrid_result_of(walk, i);
+        if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
+    }
+    if (!is_grouped) return;
+    if (has_heads) {
+        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
+        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
+    }
+    for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
+    memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
+}
+
+/* --- all groups, in the order of chapter 5 --- */
+
+MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
+    const memoi_shape* shape = walk->shape;
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    memoi_target* target = &walk->target;
+    if (walk->ring.is_backward) {
+        memo_add_desc dots = MEMO_ZERO(memo_add_desc);
+        /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
+        dots.to = walk->buffers.dots_rows;
+        dots.a = t->out;
+        dots.b = t->d_out;
+        dots.a_type = dots.b_type = shape->type;
+        dots.n_rows = shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads;
+        dots.n_columns = shape->v_head_size;
+        memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &dots);
+    }
+    if (walk->ring.is_backward && t->sinks)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
+    if (shape->n_groups > 1) {
+        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
+        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
+    }
+    memoi_hybrid_arrive(walk, 0);
+}
+
+/* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
+MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
+    const memoi_ring* ring = &walk->ring;
+    const memo_ulysses_heads* heads = &ring->shape->heads;
+    memo_sinks_desc sinks = MEMO_ZERO(memo_sinks_desc);
+    if (!walk->tensors.sinks || !heads->n_q) return;
+    sinks.lse = ring->lse;
+    sinks.sinks = walk->tensors.sinks + heads->first_q;
+    sinks.n_rows = ring->shape->n_batch * ring->shape->sharding.ring_tokens;
+    sinks.n_heads = heads->n_q;
+    sinks.n_columns = ring->shape->v_head_size;
+    sinks.out = ring->out;
+    sinks.row_dots = ring->row_dots;
+    if (ring->is_backward) sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE,
+                        ring->is_backward ? MEMO_ROW_SINK_SUMS : MEMO_ROW_SINKS, &sinks);
+}
+
+MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
+    int32_t n_groups = walk->shape->n_groups;
+    memoi_hybrid_open(walk);
+    for (int32_t g = 0; g < n_groups; g++) {
+        if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+            memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
+        if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
+        memoi_hybrid_enter(walk, g);
+        memoi_ring_run(&walk->ring);
+        memoi_hybrid_sinks(walk);
+        memoi_hybrid_leave(walk, g);
+    }
+    if (n_groups > 1) memoi_target_wait(&walk->target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    return walk->target.status;
+}
+
+MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
+                                          const memo_sp_attention_tensors* t, int is_backward,
+                                          memo_error* error) {
+    int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
+    int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
+    int has_v = !a->shape.latent.size;
+    static const char name[] = "memo_sp_attention_tensors";
+    if (needs_qkv &&
+        (MEMOI_GIVEN(name, t, q) || MEMOI_GIVEN(name, t, k) || (has_v && MEMOI_GIVEN(name, t, v))))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (MEMOI_GIVEN(name, t, out) || (a->shape.heads.n_q && MEMOI_GIVEN(name, t, lse)) ||
+        (needs_saved && MEMOI_GIVEN(name, t, saved)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (is_backward &&
+        (MEMOI_GIVEN(name, t, d_out) || MEMOI_GIVEN(name, t, d_q) || MEMOI_GIVEN(name, t, d_k) ||
+         (has_v && MEMOI_GIVEN(name, t, d_v)) || (t->sinks && MEMOI_GIVEN(name, t, d_sinks))))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
+    if (plan->attention != a)
+        return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
+    if (!t->sinks != !plan->has_sinks)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
+            "or use a device that has row kernels",
+            a->target.device->name);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
+                                   const memo_sp_attention_tensors* tensors, int is_backward,
+                                   memo_error* error) {
+    memoi_hybrid_walk walk;
+    memo_label agreed = plan->agreed;
+    memo_status status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
+    if (status) return status;
+    memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
+    memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
+    walk.target.agreed = &agreed;
+    return memoi_hybrid_walk_through(&walk);
+}
+
+memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_exchange* exchange,
+                                      const memo_sp_attention_tensors* tensors, memo_error* error) {
+    return memoi_hybrid_run(attention, exchange, tensors, 0, error);
+}
+memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
+                                       const memo_sp_attention_tensors* tensors,
+                                       memo_error* error) {
+    return memoi_hybrid_run(attention, exchange, tensors, 1, error);
+}
+

@@ -1,0 +1,53 @@
+#pragma once
+#include "sp/shardings.h"
+/* ---- >>masks ------------------------------------------------------------------------------------
+ * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
+
+/* Positions from the query's own on that it sees; 0: no limit. */
+MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
+    return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
+}
+
+void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
+    const int64_t own = mask->first_query + query, after = memoi_mask_after(mask);
+    *begin = *end = 0;
+    if (query >= mask->n_tokens) return;
+    if (mask->key_first) {
+        *begin = mask->key_first[query];
+        *end = mask->key_end[query];
+        return;
+    }
+
+    *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
+    if (mask->document_begins) {
+        const int64_t* document =
+            memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
+        *begin = document[0];
+        *end = document[1];
+    }
+
+    /* The windows.  The query's own position may be behind the last key. */
+    if (mask->window_before && own - *begin >= mask->window_before)
+        *begin = memob_min(own - mask->window_before + 1, *end);
+    if (after && *end - own > after) *end = own + after;
+}
+
+/* The indices [*begin, *end) of a run whose positions are in [low, high). */
+MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
+                                   int64_t* end) {
+    *begin = memoi_sharding_run_below(run, low);
+    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
+}
+
+/* The positions that the queries of a run see together.  Positions in between that no query sees
+ * are included; key_first and key_end may have such positions. */
+MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
+                               int64_t* end) {
+    const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
+    int64_t ignored;
+    *begin = *end = 0;
+    if (!n_queries) return;
+    memo_mask_interval(mask, q->start, begin, &ignored);
+    memo_mask_interval(mask, q->start + n_queries - 1, &ignored, end);
+}
+

@@ -1,0 +1,485 @@
+#pragma once
+#include "sp/target.h"
+#include "sp/attention/exchange.h"
+/* ---- >>ring attention ---------------------------------------------------------------------------
+ * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
+ * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
+
+/* Of one rank; those that are not needed are NULL. */
+typedef struct memoi_ring_buffers {
+    char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
+    float *block_out, *block_lse;
+    float* d_kv[2]; /* the sums of all steps */
+    /* The contribution of a step to another rank's keys: rows of d_k, then rows of d_v, from the
+     * first address on.  In carried_type: the contribution to send; the contribution that
+     * arrives. */
+    float* d_kv_step[2];
+    char *d_kv_out, *d_kv_in;
+    /* Keys and values of latent rows: of a step's, and of some heads. */
+    char* expanded[2];
+    float* d_expanded[2];
+} memoi_ring_buffers;
+
+/* One forward or backward on one rank. */
+typedef struct memoi_ring {
+    const memoi_shape* shape;
+    memoi_target* target;
+    memo_comm* comm;
+    const memo_attention* attention;
+    const memo_exchange* plan;
+    int32_t is_backward;
+
+    char *q, *kv[2]; /* only read */
+    const char* d_out;
+    float *out, *lse; /* merged so far; final at the end */
+    const float* row_dots;
+    float* d_q;
+    float* d_kv_final[2]; /* sums of this rank's rows */
+    memoi_ring_buffers buffers;
+
+    int32_t last_step;  /* the plan's; 0 on a rank without heads */
+    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
+    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
+    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
+    int32_t has_worked; /* this rank computed in the previous step */
+
+    /* Exchanges in which this rank takes no part are left out. */
+    int32_t n_exchanged; /* 1 + the latest exchange */
+    int32_t n_given;     /* 1 + the latest that sent a contribution */
+    int32_t has_arrived; /* contributions of the latest exchange are still to be added */
+    int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
+} memoi_ring;
+
+MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
+    if (!ring->last_step || !ring->shape->heads.n_q) return 0;
+    return ring->is_backward ? ring->last_step + 2 : ring->last_step;
+}
+
+/* Elements of q. */
+MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
+    return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
+}
+
+/* Tensors that travel: of keys and values the rows that are needed later, and their gradients. */
+enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_KV, MEMOI_RING_N_TENSORS };
+
+/* Elements of a row of a tensor, and its type. */
+MEMOI int64_t memoi_ring_row(const memoi_shape* shape, int tensor) {
+    const int32_t* size = shape->kv_size;
+    return (int64_t)shape->heads.n_kv *
+           (tensor < MEMOI_RING_D_KV ? size[tensor] : size[0] + size[1]);
+}
+MEMOI memo_type memoi_ring_type(const memoi_shape* shape, int tensor) {
+    return tensor < MEMOI_RING_D_KV ? shape->type : shape->carried_type;
+}
+/* Elements of k, or of v. */
+MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
+    return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, is_v);
+}
+/* Bytes of a tensor that this rank sends or gets in exchange s: rows for step s + 1, or those that
+ * step s - 1 read. */
+MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
+    const int is_kv = tensor < MEMOI_RING_D_KV;
+    return *memoi_exchange_rows_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1) *
+           memoi_ring_row(ring->shape, tensor) *
+           memo_type_bytes(memoi_ring_type(ring->shape, tensor));
+}
+
+/* Where k or v of step s lies. */
+MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
+    return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+}
+
+/* The compute stream waits for exchange s, unless it has already. */
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t s) {
+    if (s < ring->n_awaited) return;
+    ring->n_awaited = s + 1;
+    memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+                      MEMOI_TARGET_COMPUTE);
+}
+
+/* Moves the addresses of a block on by rows and by heads. */
+MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t k_row,
+                                 int64_t q_head, int64_t kv_head) {
+    const int64_t bytes = memo_type_bytes(b->type);
+    const int64_t q = q_row * b->q_row_stride + q_head * b->head_size;
+    const int64_t k = k_row * b->k_row_stride + kv_head * b->head_size;
+    const int64_t v = k_row * b->v_row_stride + kv_head * b->v_head_size;
+    const int64_t out = q_row * b->out_row_stride + q_head * b->v_head_size;
+    const int64_t lse = q_row * b->lse_row_stride + q_head;
+    b->q = (const char*)b->q + q * bytes;
+    b->k = (const char*)b->k + k * bytes;
+    b->v = (const char*)b->v + v * bytes;
+    b->lse += lse;
+    if (b->out) b->out += out;
+    if (!b->d_q) return;
+    b->d_out = (const char*)b->d_out + out * bytes;
+    b->row_dots += lse;
+    b->d_q += q;
+    b->d_k += k;
+    b->d_v += v;
+}
+
+/* The rectangle of step s. */
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+                                            const memoi_exchange_step* r, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    const int64_t n_keys = shape->key_sharding.ring_tokens;
+    memo_attention_block block = MEMO_ZERO(memo_attention_block);
+    block.type = shape->type;
+    block.scale = shape->scale;
+    block.softcap = shape->softcap;
+    block.first_q_head = shape->heads.first_q;
+    block.n_batch = shape->n_batch / shape->n_parts;
+    block.head_size = shape->head_size;
+    block.v_head_size = shape->v_head_size;
+
+    /* The positions of its rows. */
+    block.q_runs = r->q_runs;
+    block.n_q_runs = r->n_q_runs;
+    block.k_runs = r->k_runs;
+    block.n_k_runs = r->n_k_runs;
+    block.mask = ring->plan->masks[part];
+
+    block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
+    block.k_row_stride = memoi_ring_row(shape, 0);
+    block.v_row_stride = memoi_ring_row(shape, 1);
+    block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
+    block.lse_row_stride = shape->heads.n_q;
+    block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
+    block.k_batch_stride = (s ? r->n_k_rows : n_keys) * block.k_row_stride;
+    block.v_batch_stride = (s ? r->n_k_rows : n_keys) * block.v_row_stride;
+    block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
+    block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
+
+    /* Addresses of row 0; then of the block's first rows. */
+    block.q = ring->q;
+    block.k = memoi_ring_keys(ring, 0, s);
+    block.v = memoi_ring_keys(ring, 1, s);
+    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    if (ring->is_backward) {
+        block.d_out = ring->d_out;
+        block.row_dots = ring->row_dots;
+        block.d_q = ring->d_q;
+        block.d_k = s ? buffers->d_kv_step[0] : ring->d_kv_final[0];
+        block.d_v = s ? block.d_k + *memoi_exchange_rows_of(ring->plan, 1, s) * block.k_row_stride
+                      : ring->d_kv_final[1];
+    } else {
+        block.out = s ? buffers->block_out : ring->out;
+    }
+
+    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
+                          s ? r->k_row : part * n_keys, 0, 0);
+    return block;
+}
+
+/* The bytes of n rows of each batch, from the first row of the first batch to the last row of the
+ * last one; like: the array whose strides they have. */
+#define MEMOI_RING_RANGE(b, x, like, n, element_bytes)                                             \
+    memob_range_at(                                                                                \
+        (b)->x, (((b)->n_batch - 1) * (b)->like##_batch_stride + (n) * (b)->like##_row_stride) *   \
+                    (element_bytes))
+
+/* Announces the operation with what it reads and writes. */
+MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b, int64_t n_q,
+                               int64_t n_k) {
+    const int64_t bytes = memo_type_bytes(b->type);
+    const memo_range reads[] = {
+        MEMOI_RING_RANGE(b, q, q, n_q, bytes), MEMOI_RING_RANGE(b, k, k, n_k, bytes),
+        MEMOI_RING_RANGE(b, v, v, n_k, bytes), MEMOI_RING_RANGE(b, d_out, out, n_q, bytes),
+        MEMOI_RING_RANGE(b, lse, lse, n_q, 4), MEMOI_RING_RANGE(b, row_dots, lse, n_q, 4)};
+    const memo_range forward[] = {MEMOI_RING_RANGE(b, out, out, n_q, 4),
+                                  MEMOI_RING_RANGE(b, lse, lse, n_q, 4)};
+    const memo_range backward[] = {MEMOI_RING_RANGE(b, d_q, q, n_q, 4),
+                                   MEMOI_RING_RANGE(b, d_k, k, n_k, 4),
+                                   MEMOI_RING_RANGE(b, d_v, v, n_k, 4)};
+    if (ring->is_backward)
+        memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, "attention backward", reads, 6,
+                              backward, 3, 0);
+    else
+        memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, "attention", reads, 3, forward, 2,
+                              0);
+}
+
+/* Calls a function of latent keys for each sequence of a block of n_rows; part has some of its
+ * heads. */
+MEMOI void memoi_ring_latent(const memoi_ring* ring, const memo_attention_block* block,
+                             const memo_attention_block* part, int32_t first_head, int64_t n_rows,
+                             memo_latent_function function) {
+    const memo_latent* latent = &ring->shape->latent;
+    const int64_t bytes = memo_type_bytes(block->type);
+    memoi_target* target = ring->target;
+    memo_latent_block rows;
+    rows.type = block->type;
+    rows.first_kv_head = first_head;
+    rows.n_kv_heads = part->n_kv_heads;
+    rows.n_rows = n_rows;
+    for (int64_t b = 0; b < block->n_batch && !target->status; b++) {
+        rows.latent = (const char*)block->k + b * block->k_batch_stride * bytes;
+        rows.k = ring->buffers.expanded[0] + b * part->k_batch_stride * bytes;
+        rows.v = ring->buffers.expanded[1] + b * part->v_batch_stride * bytes;
+        rows.d_k = ring->is_backward ? part->d_k + b * part->k_batch_stride : NULL;
+        rows.d_v = ring->is_backward ? part->d_v + b * part->v_batch_stride : NULL;
+        rows.d_latent = ring->is_backward ? block->d_k + b * block->k_batch_stride : NULL;
+        target->status =
+            function(latent->user, target->streams[MEMOI_TARGET_COMPUTE], &rows, target->error);
+    }
+}
+
+/* Gives a part of a block its keys and values, from latent rows. */
+MEMOI void memoi_ring_expand(const memoi_ring* ring, const memo_attention_block* block,
+                             memo_attention_block* part, int32_t first_head, int64_t n_rows) {
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    part->k = buffers->expanded[0];
+    part->v = buffers->expanded[1];
+    part->k_row_stride = (int64_t)part->n_kv_heads * part->head_size;
+    part->v_row_stride = (int64_t)part->n_kv_heads * part->v_head_size;
+    part->k_batch_stride = n_rows * part->k_row_stride;
+    part->v_batch_stride = n_rows * part->v_row_stride;
+    if (ring->is_backward) {
+        part->d_k = buffers->d_expanded[0];
+        part->d_v = buffers->d_expanded[1];
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, part->d_k,
+                          part->n_batch * part->k_batch_stride * 4);
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, part->d_v,
+                          part->n_batch * part->v_batch_stride * 4);
+    }
+    memoi_ring_latent(ring, block, part, first_head, n_rows, ring->shape->latent.expand);
+}
+
+/* In at most three parts of the rank's heads, or more of latent keys: the callback requires that
+ * query heads share key heads evenly. */
+MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
+                             const memoi_exchange_step* r) {
+    const memo_attention* attention = ring->attention;
+    const memo_ulysses_heads* own = &ring->shape->heads;
+    const memo_latent* latent = &ring->shape->latent;
+    int32_t group = ring->shape->n_q_heads / ring->shape->n_read_heads, next;
+    int32_t end = own->first_q + own->n_q;
+    memoi_target* target = ring->target;
+    if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
+    for (int32_t q = own->first_q; q < end && !target->status; q = next) {
+        memo_attention_block part = *block;
+        next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
+        if (latent->size && latent->n_heads)
+            next = (int32_t)memob_min(next, ((int64_t)q / group + latent->n_heads) * group);
+        if (next > end) next = end;
+        part.first_q_head += q - own->first_q;
+        part.n_q_heads = next - q;
+        part.n_kv_heads = (next - 1) / group - q / group + 1;
+        memoi_ring_block_move(&part, 0, 0, q - own->first_q,
+                              latent->size ? 0 : q / group - own->first_kv);
+        if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
+        if (!target->status)
+            target->status = (ring->is_backward ? attention->backward : attention->forward)(
+                attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
+        if (latent->size && ring->is_backward)
+            memoi_ring_latent(ring, block, &part, q / group, r->n_k_rows, latent->reduce);
+    }
+}
+
+MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
+                            const memoi_exchange_step* r) {
+    const memoi_shape* shape = ring->shape;
+    memo_merge_desc merge = MEMO_ZERO(memo_merge_desc);
+    merge.part_out = block->out;
+    merge.part_lse = block->lse;
+    merge.part_type = MEMO_TYPE_F32;
+    merge.out = ring->out + (block->out - ring->buffers.block_out);
+    merge.lse = ring->lse + (block->lse - ring->buffers.block_lse);
+    merge.n_batches = block->n_batch;
+    merge.n_rows = r->n_q_rows * shape->heads.n_q;
+    merge.n_columns = shape->v_head_size;
+    merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
+    memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
+}
+
+/* Before the first step.  In backward it zeroes the gradients that steps add to. */
+MEMOI void memoi_ring_begin(memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    /* An earlier group may have begun the gradients of these keys. */
+    const int begins_kv =
+        ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    ring->n_awaited = ring->has_worked = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
+    if (ring->is_backward)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
+                          memoi_ring_q_elements(shape) * 4);
+    for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
+                          memoi_ring_kv_elements(shape, is_v) * 4);
+
+    /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
+     * which the last steps of an earlier group used. */
+    if (memoi_ring_n_exchanges(ring) &&
+        (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
+        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+}
+
+/* Where a tensor of exchange s lies, which this rank sends or gets. */
+MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    if (tensor == MEMOI_RING_D_KV) return is_receive ? buffers->d_kv_in : buffers->d_kv_out;
+    return memoi_ring_keys(ring, tensor, is_receive ? s + 1 : 0);
+}
+
+/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
+ * step s - 1 to d_k and d_v, back to the owner. */
+MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
+    const memoi_shape* shape = ring->shape;
+    const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
+    const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
+    const int32_t distance = ring->plan->distances[step];
+    const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const memo_type type = memoi_ring_type(shape, tensor);
+    const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
+    char* address = memoi_ring_place(ring, tensor, s, is_receive);
+    if (!is_kv) {
+        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
+                             *memoi_exchange_rows_of(ring->plan, !is_own, step) * row, type, peer);
+        return;
+    }
+
+    /* Pieces lie in the owner's rows; they arrive one after another. */
+    for (int32_t b = 0; b < shape->n_batch; b++) {
+        const memoi_exchange_pieces* p =
+            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
+        for (int32_t k = 0; k < p->n; k++) {
+            const int64_t n = p->rows[k].end - p->rows[k].begin;
+            const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                                 address + (is_own ? first * row_bytes : 0), n * row, type, peer);
+            if (!is_own) address += n * row_bytes;
+        }
+    }
+}
+
+/* Exchange s, one group of messages, if this rank takes part. */
+MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_KV;
+    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
+    memoi_target* target = ring->target;
+    char name[40]; /* only the ranks that take part have it */
+    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
+    int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
+    for (int i = first; i < end; i++) {
+        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens *
+                              memoi_ring_row(shape, i) * memo_type_bytes(memoi_ring_type(shape, i));
+        out[i] = memoi_ring_bytes(ring, i, s, 0);
+        in[i] = memoi_ring_bytes(ring, i, s, 1);
+        n_out += out[i];
+        n_in += in[i];
+        /* Whole buffers are announced, whichever rows travel. */
+        if (out[i]) reads[n_reads++] = memob_range_at(memoi_ring_place(ring, i, s, 0), whole);
+        if (in[i]) writes[n_writes++] = memob_range_at(memoi_ring_place(ring, i, s, 1), whole);
+    }
+    if (!n_out && !n_in) return;
+
+    /* The start; a step that used the buffer to fill, or made the contribution to send. */
+    if ((!ring->n_exchanged && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
+        out[MEMOI_RING_D_KV] || (in[MEMOI_RING_D_KV] && ring->uses[2])) {
+        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
+        memset(ring->uses, 0, sizeof ring->uses);
+    }
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
+    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", s);
+    for (int i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
+    ring->n_exchanged = s + 1;
+    if (out[MEMOI_RING_D_KV]) ring->n_given = s + 1;
+    ring->has_arrived = in[MEMOI_RING_D_KV] > 0;
+}
+
+/* Adds what the readers of step s return to the rows of its pieces, in all sequences. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    memo_pack_desc pack;
+    int64_t n = 0;
+    memoi_ring_await(ring, ring->n_exchanged - 1);
+    pack.packed_type = shape->carried_type;
+    pack.rows_type = MEMO_TYPE_F32;
+    pack.n_ranges = 0;
+    pack.packed[0] = ring->buffers.d_kv_in;
+    for (int32_t t = 0; t < 2; t++) {
+        pack.n_columns[t] = memoi_ring_row(shape, t);
+        pack.rows[t] = ring->d_kv_final[t];
+    }
+    pack.packed[1] = ring->buffers.d_kv_in + *memoi_exchange_rows_of(ring->plan, 0, s) *
+                                                 pack.n_columns[0] *
+                                                 memo_type_bytes(pack.packed_type);
+
+    for (int32_t b = 0; b < shape->n_batch; b++) {
+        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
+            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        for (int32_t k = 0; k < p->n; k++) {
+            pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            n += p->rows[k].end - p->rows[k].begin;
+            pack.ends[pack.n_ranges++] = n;
+            if (pack.n_ranges < MEMO_PACK_MAX) continue;
+            memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
+            for (int32_t t = 0; t < 2; t++)
+                pack.packed[t] = (char*)pack.packed[t] +
+                                 n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
+            pack.n_ranges = 0;
+            n = 0;
+        }
+    }
+    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
+    ring->has_arrived = 0;
+    ring->uses[2] = 1;
+    ring->has_worked = 1;
+}
+
+/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind
+ * which the last contributions return. */
+MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
+    const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
+    const int is_idle = ring->is_backward && !s;
+    const int64_t n_given =
+        *memoi_exchange_rows_of(ring->plan, 1, i) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    memoi_target* target = ring->target;
+    ring->has_worked = 0;
+    for (int32_t part = 0; part < ring->shape->n_parts && !is_idle; part++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
+        memo_attention_block block;
+        if (!step->n_q_runs) continue;
+        if (i && ring->is_backward && !ring->has_worked)
+            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_step[0], n_given * 4);
+        ring->has_worked = 1;
+        block = memoi_ring_block(ring, part, step, i);
+        if (i) {
+            memoi_ring_await(ring, i - 1); /* the keys */
+            ring->uses[(i + 1) % 2] = 1;
+        }
+        memoi_ring_attend(ring, &block, step);
+        if (i && !ring->is_backward) memoi_ring_merge(ring, &block, step);
+    }
+
+    /* The rows of a contribution go back as they came, in carried_type. */
+    if (i && ring->is_backward && ring->has_worked) {
+        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_out,
+                          ring->shape->carried_type, buffers->d_kv_step[0], MEMO_TYPE_F32, n_given);
+    }
+    if (ring->has_arrived) memoi_ring_add(ring, s - 1);
+    if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
+        memoi_target_record(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+}
+
+MEMOI void memoi_ring_run(memoi_ring* ring) {
+    const int32_t n = ring->last_step + 1 + ring->is_backward;
+    memoi_ring_begin(ring);
+    for (int32_t s = 0; s < n && ring->shape->heads.n_q; s++) {
+        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange(ring, s);
+        memoi_ring_step(ring, s);
+    }
+    if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
+}
+

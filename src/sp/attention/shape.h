@@ -1,0 +1,125 @@
+#pragma once
+#include "memo/base.h"
+/* ---- >>attention shape --------------------------------------------------------------------------
+ * Knows: tokens, heads and masks of an attention on one rank.  Knows nothing of how it is
+ * computed. */
+
+/* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
+MEMOI memo_ulysses_heads memoi_shape_split_heads(int32_t n_q_heads, int32_t n_kv_heads,
+                                                 int32_t ulysses, int32_t ulysses_rank) {
+    memo_ulysses_heads heads;
+    int32_t group = n_q_heads / n_kv_heads, end;
+    heads.first_q = (int32_t)((int64_t)ulysses_rank * n_q_heads / ulysses);
+    end = (int32_t)(((int64_t)ulysses_rank + 1) * n_q_heads / ulysses);
+    heads.n_q = end - heads.first_q;
+    heads.first_kv = heads.first_q / group;
+    heads.n_kv = heads.n_q ? (end - 1) / group - heads.first_kv + 1 : 0;
+    return heads;
+}
+
+/* A sharding, and the runs of all ring ranks under it. */
+typedef struct memoi_shape_tokens {
+    memo_sharding sharding;
+    memo_run* runs;   /* (ring, max_runs) */
+    int32_t* n_runs;  /* (ring) */
+    int64_t max_runs; /* of a rank */
+} memoi_shape_tokens;
+
+/* An attention on one rank.  Its documents come with each exchange. */
+typedef struct memoi_shape {
+    memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
+    int32_t has_key_sharding;             /* cross-attention */
+    int32_t ring_rank, ulysses_rank;
+    int32_t n_batch, n_q_heads, head_size, v_head_size;
+    int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
+    int32_t n_read_heads;           /* of keys, as attention reads them */
+    memo_latent latent;
+    memo_type type;
+    float scale, softcap;
+    int32_t sends_again;
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
+    int32_t n_groups;       /* of the heads of each rank */
+    int32_t group;          /* the one that heads are of; -1: all */
+    memo_ulysses_heads heads;
+    int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
+    /* (2) of an exchange: of queries; of cross-attention's keys. */
+    const memoi_shape_tokens* tokens;
+} memoi_shape;
+
+MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {
+    return is_kv ? &shape->key_sharding : &shape->sharding;
+}
+
+MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, int is_kv) {
+    return &shape->tokens[is_kv && shape->has_key_sharding];
+}
+
+MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t ring_rank,
+                                       int32_t* n) {
+    const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv);
+    *n = tokens->n_runs[ring_rank];
+    return tokens->runs + ring_rank * tokens->max_runs;
+}
+
+/* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
+ * these.  With more groups than key heads, consecutive groups share the query heads of a key head;
+ * not in a ring, where keys would go round again for each group. */
+MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
+    const memo_ulysses_heads all =
+        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    const int64_t n_groups = shape->n_groups, g = shape->group;
+    const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
+    const int shares = shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv;
+    memo_ulysses_heads heads = all;
+    int64_t begin, end, first, n_sharing, n_q;
+    if (g < 0) return all;
+    begin = g * all.n_kv / n_groups;
+    end = shares ? begin + 1 : (g + 1) * all.n_kv / n_groups;
+    heads.first_kv = all.first_kv + (int32_t)begin;
+    heads.n_kv = (int32_t)(end - begin);
+    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
+    heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
+    heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
+    if (!shares) return heads;
+
+    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
+     * heads. */
+    first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
+    n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
+    n_q = heads.n_q;
+    begin = ((g - first) * n_q + n_sharing - 1) / n_sharing; /* rounded up */
+    end = ((g - first + 1) * n_q + n_sharing - 1) / n_sharing;
+    heads.first_q += (int32_t)begin;
+    heads.n_q = (int32_t)(end - begin);
+    if (!heads.n_q) heads.n_kv = 0;
+    return heads;
+}
+
+/* What an exchange moves: keys and values arrive with the first query heads that read them;
+ * gradients of keys and values leave with the last query heads. */
+enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
+
+MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
+    const memo_ulysses_heads heads = memoi_shape_heads_of(shape, rank);
+    const memo_ulysses_heads all =
+        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
+    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, end = heads.first_q + heads.n_q;
+    if (!heads.n_q || what == MEMOI_MOVES_Q) return heads.n_q > 0;
+    return what == MEMOI_MOVES_KV ? heads.first_q == all.first_q || heads.first_q % ratio == 0
+                                  : end == all.first_q + all.n_q || end % ratio == 0;
+}
+
+/* The caller's mask with the tokens and documents of the shardings. */
+MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_mask mask) {
+    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0)->sharding;
+    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
+    mask.n_tokens = queries->n_tokens;
+    mask.n_keys = keys->n_tokens;
+    if (!mask.document_begins && !mask.key_first) {
+        mask.document_begins = keys->document_begins;
+        mask.n_documents = keys->n_documents;
+    }
+    return mask;
+}
+

@@ -1,0 +1,108 @@
+#pragma once
+#include "sp/block_orders.h"
+/* ---- >>block runs -------------------------------------------------------------------------------
+ * Knows: creation, passes and layers.  Knows nothing of the order of operations. */
+
+/* Fills in the defaults of desc->schedule. */
+MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
+    static const char name[] = "memo_blocks_desc";
+    if (memoi_blocks_check(&desc->schedule, error) || MEMOI_GIVEN(name, desc, device) ||
+        MEMOI_GIVEN(name, desc, comm) || MEMOI_GIVEN(name, desc, buffers) ||
+        MEMOI_GIVEN(name, desc, functions.forward) ||
+        MEMOI_GIVEN(name, desc, functions.recompute) ||
+        MEMOI_GIVEN(name, desc, functions.backward) ||
+        MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Parts run side by side, each in its own buffers. */
+    for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
+        const memo_block_buffers* buffers = &desc->buffers[s];
+        if (MEMOI_GIVEN("memo_block_buffers", buffers, output) ||
+            MEMOI_GIVEN("memo_block_buffers", buffers, gradient) ||
+            MEMOI_INTEGER("memo_block_buffers", buffers, count, 0, INT64_MAX))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Streams, events and copies.  Both passes use the same events. */
+MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_desc* desc,
+                                       memo_error* error) {
+    const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
+    memo_block_buffers* buffers;
+    memoi_target* target = &blocks->target;
+    memo_status status;
+    blocks->desc = *desc;
+    blocks->next_forward = blocks->next_backward = -1;
+    status = memoi_blocks_check_desc(&blocks->desc, error);
+    if (status) return status;
+    buffers = MEMOB_ARRAY(&target->arrays, memo_block_buffers, schedule->n_parts);
+    target->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
+    target->events = MEMOB_ARRAY(&target->arrays, memo_event, target->n_events);
+    if (target->arrays.failed) return memob_no_memory(error, "overlapped blocks");
+
+    memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
+    blocks->desc.buffers = buffers;
+    blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
+    target->device = blocks->desc.device;
+    target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
+    for (int32_t k = 0; k < target->n_events && !status; k++)
+        status = memo_event_create_untimed(target->device, &target->events[k], error);
+    if (!status)
+        status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
+                                    error);
+    memoi_blocks_agree(blocks);
+    return status;
+}
+
+MEMOI_TARGET_OBJECT(blocks, "overlapped blocks")
+
+/* Layers up to the last one, from a layer that may come next. */
+MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
+                                   int32_t last, memo_error* error) {
+    const int32_t top = blocks->n_layers - 1, step = is_backward ? -1 : 1;
+    for (; layer != last + step; layer += step) {
+        if (layer == (is_backward ? top : 0)) {
+            blocks->n_ops = blocks->has_met = 0;
+            blocks->n_ahead -= is_backward;
+        }
+        blocks->is_backward = is_backward;
+        blocks->agreed.digests[MEMOI_BLOCKS_PASS] = (uint32_t)is_backward;
+        blocks->target.status = MEMO_STATUS_OK;
+        blocks->target.error = error;
+        blocks->next_forward = blocks->next_backward = -1;
+        memoi_blocks_layer(blocks, layer);
+        if (blocks->target.status) return blocks->target.status;
+
+        /* What may come next. */
+        if (!is_backward) blocks->next_forward = layer + 1;
+        if (!is_backward && layer == top) blocks->n_ahead++;
+        if (is_backward && layer)
+            blocks->next_backward = layer - 1;
+        else if (is_backward ? blocks->n_ahead > 0 : layer == top)
+            blocks->next_backward = top;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t first = is_all ? 0 : layer;
+    if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
+                              (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
+    return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
+}
+
+memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t first = is_all ? blocks->n_layers - 1 : layer;
+    if (first < 0 || first != blocks->next_backward)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_blocks_backward: out of order (layer %d); %s", (int)first,
+                              blocks->next_backward < 0 ? "run forward for all layers first"
+                                                        : "run the layers in descending order");
+    return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
+}
+

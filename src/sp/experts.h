@@ -1,0 +1,223 @@
+#pragma once
+#include "sp/target.h"
+/* ---- >>experts ----------------------------------------------------------------------------------
+ * Knows: who has which experts, and how many rows each rank sends to each.  Knows nothing of what
+ * the rows are. */
+
+struct memo_experts {
+    memo_experts_desc desc;
+    memoi_target target;
+    memo_label agreed;
+    int32_t n_ranks, rank;
+    int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
+};
+
+static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
+    "memo_experts_desc: n_experts or max_received",
+    "row_elements or type of a dispatch or combine"};
+
+MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc* desc,
+                                        memo_error* error) {
+    static const char name[] = "memo_experts_desc";
+    const int64_t n = desc->n_experts;
+    int64_t n_bytes;
+    memo_status status;
+    x->desc = *desc;
+    x->n_ranks = desc->comm ? desc->comm->size : 1;
+    x->rank = desc->comm ? desc->comm->rank : 0;
+    if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_INTEGER(name, desc, n_experts, 1, 1 << 20) ||
+        MEMOI_INTEGER(name, desc, max_received, 0, MEMOB_BYTES_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* A message for each expert, and for each expert of this rank from each rank. */
+    if (desc->comm && n + memo_share_of(n, x->n_ranks, 0).count * x->n_ranks + x->n_ranks >
+                          desc->comm->max_waiting)
+        return MEMOB_INVALID(error,
+                             "memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
+                             "'%s' has at most %d messages",
+                             (int)n, (int)x->n_ranks, desc->comm->name,
+                             (int)desc->comm->max_waiting);
+
+    x->target.device = desc->device;
+    x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    n_bytes = x->n_ranks * n * 8;
+    status = memo_device_alloc(desc->device, n_bytes, &x->target.memory, error);
+    if (!status) status = memo_host_alloc(desc->device, n_bytes, &x->target.host_memory, error);
+    if (status) return status;
+    x->on_device = (int64_t*)x->target.memory;
+    x->on_host = (int64_t*)x->target.host_memory;
+
+    x->agreed.fields = memoi_experts_fields;
+    memoi_label_add_number(&x->agreed, 0, n);
+    memoi_label_add_number(&x->agreed, 0, desc->max_received);
+    return memoi_comm_meet(desc->comm, desc->stream, &x->agreed, "experts", error);
+}
+
+MEMOI_TARGET_OBJECT(experts, "experts")
+
+/* --- counts --- */
+
+/* Checks the counts of all ranks, which all ranks see alike, and counts this rank's rows. */
+MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routing,
+                                      memo_error* error) {
+    const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
+    const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
+    routing->n_sent = routing->n_received = 0;
+    for (int32_t r = 0; r < x->n_ranks; r++)
+        for (int64_t e = 0; e < n; e++)
+            if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
+                return MEMOB_INVALID(error,
+                                     "memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
+                                     "to %lld are valid",
+                                     (int)r, (long long)routing->counts[r * n + e], (int)e,
+                                     (long long)most);
+
+    /* What this rank sends, and what each rank would receive. */
+    for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
+    for (int32_t r = 0; r < x->n_ranks; r++) {
+        const memo_share share = memo_share_of(n, x->n_ranks, r);
+        int64_t n_received = 0;
+        for (int32_t s = 0; s < x->n_ranks; s++)
+            for (int64_t e = share.begin; e < share.begin + share.count; e++)
+                n_received += routing->counts[s * n + e];
+        if (n_received > limit)
+            return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                  "memo_experts_desc.max_received: rank %d would receive %lld rows "
+                                  "(%lld); raise it, or send fewer rows",
+                                  (int)r, (long long)n_received, (long long)limit);
+        if (r == x->rank) routing->n_received = n_received;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
+                               memo_error* error) {
+    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
+    const memo_device* device = x->desc.device;
+    const memo_stream stream = x->desc.stream;
+    const int64_t* all = counts;
+    memo_status status = MEMO_STATUS_OK;
+    if (!counts || !routing->counts)
+        return MEMOB_INVALID(error, "memo_experts_route: counts or memo_routing.counts is NULL; "
+                                    "both are required");
+    if (x->n_ranks > 1) {
+        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
+        status =
+            memo_all_gather(x->desc.comm, stream, counts, x->on_device, n, MEMO_TYPE_I64, error);
+        all = x->on_device;
+    }
+
+    if (!status)
+        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->on_host, all, n_bytes, error);
+    if (!status) status = memo_stream_synchronize(device, stream, error);
+    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
+    if (status) return status;
+    memcpy(routing->counts, x->on_host, (size_t)n_bytes);
+    return memoi_experts_count(x, routing, error);
+}
+
+memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
+                                 memo_error* error) {
+    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
+    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
+        routing->counts[i] = capacity;
+    return memoi_experts_count(x, routing, error);
+}
+
+/* --- rows --- */
+
+/* A block of rows that one rank sends to one expert: sorted is in the sender's order, placed in the
+ * expert's. */
+typedef struct memoi_experts_move {
+    memo_experts* x;
+    memoi_target target;
+    int is_back;
+    char *sorted, *placed;
+    int64_t row_elements, row_bytes;
+    memo_type type;
+} memoi_experts_move;
+
+/* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
+ * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
+    const memo_experts* x = move->x;
+    const int64_t n = x->desc.n_experts;
+    char *sorted_at = move->sorted, *placed_at = move->placed;
+    int64_t n_left = 0;
+    for (int32_t owner = 0; owner < x->n_ranks; owner++) {
+        const memo_share share = memo_share_of(n, x->n_ranks, owner);
+        const int is_owner = owner == x->rank; /* it gets rows of all senders */
+        const int32_t end = is_owner ? x->n_ranks : x->rank + 1;
+        for (int64_t e = share.begin; e < share.begin + share.count; e++)
+            for (int32_t sender = is_owner ? 0 : x->rank; sender < end; sender++) {
+                const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
+                const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
+                char *sorted = sorted_at, *placed = placed_at;
+                if (is_sender) sorted_at += n_bytes;
+                if (is_owner) placed_at += n_bytes;
+
+                /* Rows that stay are copied; other rows go to a rank, or come from it. */
+                if (is_owner && is_sender && own)
+                    memoi_target_copy_rows(&move->target, MEMOI_TARGET_COMPUTE,
+                                           move->is_back ? sorted : placed, n_bytes,
+                                           move->is_back ? placed : sorted, n_bytes, n_bytes, 1);
+                if (is_owner && is_sender) continue;
+                if (sends) n_left += n_bytes;
+                if (!own)
+                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm, sends,
+                                         is_sender ? sorted : placed, n_rows * move->row_elements,
+                                         move->type, is_sender ? owner : sender);
+            }
+    }
+    return n_left;
+}
+
+MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routing, void* sorted,
+                                     void* placed, int64_t row_elements, memo_type type,
+                                     int is_back, memo_error* error) {
+    const char* name = is_back ? "combine" : "dispatch";
+    const int64_t row_bytes = row_elements * memo_type_bytes(type);
+    const int64_t most = memob_max(memob_max(routing->n_sent, routing->n_received), 1);
+    const memo_range at_sender = memob_range_at(sorted, routing->n_sent * row_bytes);
+    const memo_range at_expert = memob_range_at(placed, routing->n_received * row_bytes);
+    memoi_experts_move move = {
+        x, x->target, is_back, (char*)sorted, (char*)placed, row_elements, row_bytes, type};
+    memo_label agreed = x->agreed;
+    int64_t n_left;
+    if (memob_check_integer(name, "type", (int)type, 0, MEMO_TYPE_U8, error) ||
+        memob_check_integer(name, "row_elements", row_elements, 1, MEMOB_BYTES_MAX / 8 / most,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!routing->counts || (!sorted && routing->n_sent) || (!placed && routing->n_received))
+        return MEMOB_INVALID(error,
+                             "%s: memo_routing.counts, rows or received is NULL; all are "
+                             "required",
+                             name);
+
+    /* Ranks must agree on a row, whatever the counts. */
+    memoi_label_add_number(&agreed, 1, row_elements);
+    memoi_label_add_number(&agreed, 1, type);
+    move.target.agreed = &agreed;
+    move.target.error = error;
+    n_left = memoi_experts_run(&move, routing->counts, 1);
+    if (x->n_ranks == 1) return move.target.status;
+    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
+                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
+                          1, n_left);
+    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_experts_run(&move, routing->counts, 0);
+    memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
+    return move.target.status;
+}
+
+memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing, const void* rows,
+                          void* received, int64_t row_elements, memo_type type, memo_error* error) {
+    return memoi_experts_pass(experts, routing, (void*)(uintptr_t)rows, received, row_elements,
+                              type, 0, error);
+}
+memo_status memo_combine(memo_experts* experts, const memo_routing* routing, const void* received,
+                         void* rows, int64_t row_elements, memo_type type, memo_error* error) {
+    return memoi_experts_pass(experts, routing, rows, (void*)(uintptr_t)received, row_elements,
+                              type, 1, error);
+}

@@ -1,0 +1,664 @@
+#pragma once
+/* --- groups: the numbers that a thread reads at a time ---
+ *
+ * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
+ * neighboring threads write neighboring 16 bytes.
+ *
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of add and
+ * cast has two groups, half a row apart, and reads both before it writes.  Row sums read two groups
+ * before they add.  Groups are converted only after all are read, so that no read waits for a
+ * conversion. */
+
+#define MEMOI_ROW_GROUP 8
+
+#if defined(__CUDA_ARCH__)
+#define MEMOI_UNROLL  _Pragma("unroll")
+#define MEMOI_VECTORS /* several words in one access */
+#else
+#define MEMOI_UNROLL
+#endif
+
+/* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
+typedef struct memoi_row_group {
+    uint32_t words[MEMOI_ROW_GROUP];
+} memoi_row_group;
+
+/* Loads 2 or 4 words; the address is aligned to their size. */
+MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4) {
+        uint4 v = *(const uint4*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+        to[2] = v.z;
+        to[3] = v.w;
+    } else {
+        uint2 v = *(const uint2*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+    }
+#else
+    memcpy(to, from, (size_t)n * 4);
+#endif
+}
+MEMO_INLINE void memoi_words_store(void* to, const uint32_t* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4)
+        *(uint4*)to = make_uint4(from[0], from[1], from[2], from[3]);
+    else
+        *(uint2*)to = make_uint2(from[0], from[1]);
+#else
+    memcpy(to, from, (size_t)n * 4);
+#endif
+}
+
+MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
+    return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
+}
+
+/* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element. */
+MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
+    int is_f32 = type == MEMO_TYPE_F32;
+    if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
+    if (n == 4 && memoi_is_aligned_to(address, is_f32 ? 16 : 8)) return is_f32 ? 4 : 2;
+    return 0;
+}
+
+/* Loads n elements, at most 8 (0 or below: none), followed by zeros. */
+MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo_type type,
+                                  int32_t n) {
+    int words = memoi_row_words(from, type, n), k;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) group->words[k] = 0;
+    if (words == 2) {
+        memoi_words_load(group->words, from, 2);
+    } else if (words) {
+        memoi_words_load(group->words, from, 4);
+        if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (type == MEMO_TYPE_F32)
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
+            else
+                group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
+        }
+    }
+}
+
+/* A pair of a 16-bit type, to fp32 and back. */
+MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
+    if (type == MEMO_TYPE_BF16) {
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
+    } else {
+        to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
+        to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
+    }
+}
+MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
+    if (type == MEMO_TYPE_BF16)
+        return memo_bf16_from_f32(from[0]) | (uint32_t)memo_bf16_from_f32(from[1]) << 16;
+    return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
+}
+
+MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
+    if (type == MEMO_TYPE_F32) {
+        MEMOI_UNROLL
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+    } else {
+        MEMOI_UNROLL
+        for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
+            memoi_pair_widen(to + 2 * k, group->words[k], type);
+    }
+}
+/* Stores the first n of 8 numbers, 0 to 8. */
+MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
+    const int words = memoi_row_words(to, type, n), is_f32 = type == MEMO_TYPE_F32;
+    memoi_row_group group;
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        if (is_f32)
+            group.words[k] = memoi_f32_bits(from[k]);
+        else if (k % 2)
+            group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
+    }
+
+    /* Aligned groups in few accesses, else element by element. */
+    if (words == 2) {
+        memoi_words_store(to, group.words, 2);
+    } else if (words) {
+        memoi_words_store(to, group.words, 4);
+        if (words == 8) memoi_words_store((char*)to + 16, group.words + 4, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (is_f32)
+                ((float*)to)[k] = from[k];
+            else
+                ((uint16_t*)to)[k] = (uint16_t)(group.words[k / 2] >> (k % 2 * 16));
+        }
+    }
+}
+
+/* Numbers of a group: a power of two, whose exponent this is.  memoi_row_rest is how many of the
+ * group at `first` a row of n has; a group beyond the row has none, 0 or below. */
+MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
+MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
+    return (n + ((int64_t)1 << shift) - 1) >> shift;
+}
+MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
+    return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
+}
+
+/* Loads the group of a matrix that begins at row and column. */
+MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix, memo_type type,
+                                     int64_t stride, int64_t row, int64_t column, int32_t n) {
+    memoi_group_load(
+        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
+}
+
+MEMO_INLINE void memoi_group_store_at(void* matrix, memo_type type, int64_t stride, int64_t row,
+                                      int64_t column, const float* from, int32_t n) {
+    memoi_group_store((char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), from,
+                      type, n);
+}
+
+/* Two groups of a row, by their first columns.  All of an item are loaded before the first is
+ * used. */
+typedef struct memoi_row_pair {
+    int64_t column[2];
+    int32_t n[2]; /* 0 or below: the group is beyond the row */
+} memoi_row_pair;
+MEMO_INLINE memoi_row_pair memoi_row_pair_at(int64_t n_columns, int64_t first, int64_t second,
+                                             int shift) {
+    const memoi_row_pair pair = {
+        {first, second},
+        {memoi_row_rest(n_columns, first, shift), memoi_row_rest(n_columns, second, shift)}};
+    return pair;
+}
+MEMO_INLINE void memoi_pair_load(memoi_row_group groups[2], const void* matrix, memo_type type,
+                                 int64_t stride, int64_t row, const memoi_row_pair* pair) {
+    memoi_group_load_at(&groups[0], matrix, type, stride, row, pair->column[0], pair->n[0]);
+    memoi_group_load_at(&groups[1], matrix, type, stride, row, pair->column[1], pair->n[1]);
+}
+
+/* Splits an item into a row and a number in the row; a row has n_each items. */
+MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
+    int64_t row;
+    if (((uint64_t)item | (uint64_t)n_each) >> 32)
+        row = item / n_each;
+    else
+        row = (int64_t)((uint32_t)item / (uint32_t)n_each);
+    *rest = item - row * n_each;
+    return row;
+}
+
+/* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
+
+#define MEMO_ROW_LANES 8
+
+/* --- merge of partial attention --- */
+
+/* The shares of two parts in the whole.  The shares add up to 1, but neither is computed as 1 minus
+ * the other, so that the smaller share keeps its precision if the larger share rounds to 1. */
+typedef struct memo_merge_weights {
+    float out, part;
+} memo_merge_weights;
+
+MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
+    memo_merge_weights weights = {1, 0};
+    float ratio, larger, smaller;
+    if (part_lse == -INFINITY) return weights;
+    ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
+    larger = 1.0f / (1.0f + ratio);
+    smaller = ratio * larger;
+    weights.out = lse >= part_lse ? larger : smaller;
+    weights.part = lse >= part_lse ? smaller : larger;
+    return weights;
+}
+MEMO_INLINE float memo_merge_lse(float a, float b) {
+    if (b == -INFINITY) return a;
+    if (a == -INFINITY) return b;
+    return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
+}
+
+/* The row of the arrays, for a row that is counted through all batches. */
+MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
+    int64_t rest = row, batch = 0;
+    if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
+    return batch * merge->batch_stride_rows + rest;
+}
+
+/* The work of one lane on a row; weights belong to the row. */
+MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
+                                 memo_merge_weights weights) {
+    const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
+    int64_t place;
+    if (weights.part == 0) return;
+    place = memo_merge_place(merge, row);
+    for (int64_t column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
+        const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
+        memoi_row_pair read = pair;
+        memoi_row_group part[2], out[2];
+        if (weights.out == 0) read.n[0] = read.n[1] = 0; /* out may be anything */
+        memoi_pair_load(part, merge->part_out, merge->part_type, n_columns, place, &pair);
+        memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
+
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
+            if (pair.n[i] <= 0) continue;
+            memoi_group_widen(a, &out[i], MEMO_TYPE_F32);
+            memoi_group_widen(b, &part[i], merge->part_type);
+            if (weights.out != 0) {
+                MEMOI_UNROLL
+                for (int k = 0; k < MEMOI_ROW_GROUP; k++)
+                    b[k] = fmaf(weights.part, b[k], weights.out * a[k]);
+            }
+            memoi_group_store_at(merge->out, MEMO_TYPE_F32, n_columns, place, pair.column[i], b,
+                                 pair.n[i]);
+        }
+    }
+}
+
+/* --- add --- */
+
+MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
+    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
+}
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_add_pairs(add);
+}
+MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_b) {
+    const int shift = memoi_row_shift(add->to_type);
+    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
+    memoi_row_pair pair;
+    memoi_row_group a[2], b[2];
+    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
+    pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
+    memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
+    if (has_b) memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
+    MEMOI_UNROLL
+    for (int i = 0; i < 2; i++) {
+        float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+        memoi_group_widen(x, &a[i], add->a_type);
+        if (has_b) {
+            memoi_group_widen(y, &b[i], add->b_type);
+            MEMOI_UNROLL
+            for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
+        }
+        memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
+                             pair.n[i]);
+    }
+}
+/* has_b is a constant, so that a cast loads nothing for it. */
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 1);
+}
+MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 0);
+}
+
+/* --- add packed --- */
+
+MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int t) {
+    return memoi_n_shifted(pack->n_columns[t], memoi_row_shift(pack->rows_type) + 1);
+}
+MEMO_INLINE int64_t memo_add_packed_items(const memo_pack_desc* pack) {
+    return pack->n_ranges ? pack->ends[pack->n_ranges - 1] *
+                                (memoi_pack_pairs(pack, 0) + memoi_pack_pairs(pack, 1))
+                          : 0;
+}
+/* An item of a row, which is a sum of its own. */
+MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) {
+    const int64_t n_first = pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, 0);
+    const int t = item >= n_first; /* the tensor */
+    const int64_t n = pack->n_columns[t];
+    int64_t column, row, place;
+    memo_add_desc add;
+    int32_t k = 0; /* the first range that ends behind row */
+    row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t), &column);
+    for (int32_t step = MEMO_PACK_MAX / 2; step; step /= 2)
+        if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
+    place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
+
+    add.n_rows = 1;
+    add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
+    add.to = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
+    add.a = add.to;
+    add.to_type = add.a_type = pack->rows_type;
+    add.b = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
+    add.b_type = pack->packed_type;
+    memo_add_item(&add, column);
+}
+
+/* --- row sums --- */
+
+MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
+    float sum = 0;
+    for (int64_t column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns;
+         column += 2 * step) {
+        const memoi_row_pair pair = memoi_row_pair_at(sums->n_columns, column, column + step, 3);
+        memoi_row_group a[2], b[2];
+        memoi_pair_load(a, sums->a, sums->a_type, sums->a_stride, row, &pair);
+        memoi_pair_load(b, sums->b, sums->b_type, sums->b_stride, row, &pair);
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+            if (pair.n[i] <= 0) continue;
+            memoi_group_widen(x, &a[i], sums->a_type);
+            memoi_group_widen(y, &b[i], sums->b_type);
+            MEMOI_UNROLL
+            for (int k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
+        }
+    }
+    return sum;
+}
+MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
+    ((float*)sums->to)[row] = sum;
+}
+
+/* --- cross-entropy --- */
+
+#define MEMO_LOSS_LANES 32
+
+/* Some columns of a row, without the label. */
+typedef struct memo_softmax_sum {
+    float max, sum; /* the sum of exp(z - max) */
+} memo_softmax_sum;
+
+MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
+    const memo_softmax_sum none = {-INFINITY, 0};
+    return none;
+}
+/* The sum relative to a maximum that is not below its own. */
+MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
+    return x.max == max ? x.sum : x.sum * expf(x.max - max);
+}
+MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
+    memo_softmax_sum both;
+    both.max = a.max > b.max ? a.max : b.max;
+    both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
+    return both;
+}
+
+MEMO_INLINE float memoi_softcap(const memo_cross_entropy_desc* entropy, float x) {
+    return entropy->softcap > 0 ? entropy->softcap * tanhf(x / entropy->softcap) : x;
+}
+/* Its derivative, 1 - tanh^2, which keeps its precision where tanh rounds to 1. */
+MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
+    float e = expf(-2 * fabsf(x / softcap));
+    return 4 * e / ((1 + e) * (1 + e));
+}
+
+/* Adds the first n numbers of a group, in order.  label: the place of the label in the group, if
+ * the label is there.  A logit of -inf adds nothing to the sum, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                 memo_softmax_sum to, const memoi_row_group* group,
+                                                 int32_t n, int64_t label) {
+    float x[MEMOI_ROW_GROUP], max = to.max;
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
+        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
+        if (x[k] > max) max = x[k];
+    }
+    to.sum = memoi_softmax_scaled(to, max);
+    to.max = max;
+    MEMOI_UNROLL
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
+        if (x[k] != -INFINITY) to.sum += expf(x[k] - max);
+    return to;
+}
+
+/* The label's column among these; -1: it is not. */
+MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
+    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
+}
+
+MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    memo_softmax_sum sum = memoi_softmax_none();
+    for (int64_t column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - column);
+        if (pair.n[1] > 0)
+            sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
+    }
+    return sum;
+}
+
+/* The end of softmax_parts for a row, with the sum of all lanes. */
+MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                  memo_softmax_sum sum) {
+    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+    int64_t column = memoi_label_column(entropy, row);
+    part[0] = sum.max;
+    part[1] = sum.sum;
+    part[2] = -INFINITY;
+    if (column >= 0) {
+        memoi_row_group group;
+        float x[MEMOI_ROW_GROUP];
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            1);
+        memoi_group_widen(x, &group, entropy->type);
+        part[2] = memoi_softcap(entropy, x[0]);
+    }
+}
+
+/* What the columns of a row need: d_logits = factor exp(z - max), or of the label. */
+typedef struct memoi_entropy_row {
+    float loss, max, factor, of_label;
+} memoi_entropy_row;
+
+/* Joins the parts of a row, in order.  Every lane does. */
+MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
+                                                   int64_t row) {
+    memo_softmax_sum all = memoi_softmax_none();
+    memoi_entropy_row r;
+    float label = -INFINITY, others, of_label, sum, lse, z_factor;
+    for (int32_t p = 0; p < entropy->n_parts; p++) {
+        const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+        const memo_softmax_sum next = {part[0], part[1]};
+        all = memo_softmax_join(all, next);
+        if (!(part[2] <= label)) label = part[2]; /* a NaN too */
+    }
+
+    /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
+    r.max = label > all.max ? label : all.max;
+    others = memoi_softmax_scaled(all, r.max);
+    of_label = expf(label - r.max);
+    sum = others + of_label;
+    lse = r.max + logf(sum);
+    r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
+    z_factor = 2 * entropy->z_weight * lse;
+    r.factor = (1 + z_factor) / sum;
+    r.of_label = (z_factor * of_label - others) / sum;
+    if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
+    return r;
+}
+MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     int64_t column, int64_t label, const memoi_entropy_row* r,
+                                     const memoi_row_group* group, int32_t n) {
+    float x[MEMOI_ROW_GROUP];
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
+        float d = entropy->scale;
+        if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
+        x[k] = d * (column + k == label ? r->of_label
+                                        : r->factor * expf(memoi_softcap(entropy, x[k]) - r->max));
+    }
+    if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
+        MEMOI_UNROLL
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
+    }
+    memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
+}
+
+/* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
+MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
+    const int64_t row = item / MEMO_LOSS_LANES, lane = item % MEMO_LOSS_LANES;
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
+    if (lane == 0)
+        entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
+                               : entropy->labels[row] >= entropy->vocabulary ? NAN
+                                                                             : r.loss;
+    if (!entropy->d_logits) return;
+    for (int64_t column = lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        memoi_entropy_group(entropy, row, column, label, &r, &groups[0], pair.n[0]);
+        if (pair.n[1] > 0)
+            memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
+    }
+}
+
+/* What loss_sums adds up: losses, labels, labels that are not valid. */
+typedef struct memo_loss_sum {
+    double numbers[3];
+} memo_loss_sum;
+
+/* One lane's share of all rows; its loss_sums are one row, number 0. */
+MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                         int32_t lane) {
+    memo_loss_sum sum = {{0, 0, 0}};
+    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        int is_valid = entropy->labels[row] < entropy->vocabulary;
+        if (entropy->labels[row] < 0) continue;
+        sum.numbers[0] += (double)entropy->losses[row];
+        sum.numbers[1] += is_valid;
+        sum.numbers[2] += !is_valid;
+    }
+    return sum;
+}
+MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
+    for (int k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
+    return a;
+}
+MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                               memo_loss_sum sum) {
+    for (int k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
+}
+
+/* --- attention sinks --- */
+
+#define MEMO_SINK_LANES 32
+
+/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
+ * the keys. */
+MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    memo_merge_weights weights =
+        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+    float* out = sinks->out + place * sinks->n_columns;
+    for (int64_t column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+        out[column] *= weights.out;
+}
+/* The row's LSE, when every lane is done. */
+MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+}
+MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+    float sink = sinks->sinks[head];
+    double sum = 0;
+    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+        const int64_t place = row * sinks->n_heads + head;
+        const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
+        if (dot == dot || sinks->lse[place] != sink)
+            sum += (double)(expf(sink - sinks->lse[place]) * dot);
+    }
+    return sum;
+}
+MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
+    sinks->d_sinks[head] -= (float)sum;
+}
+
+/* --- reduce --- */
+
+#define MEMOI_AS_IS(a) (a)
+
+/* A function, because compilers warn of an integer that is compared with itself. */
+MEMO_INLINE int memoi_reduce_is_nan(double a) { return a != a; }
+
+/* Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
+ * undefined: K(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED). */
+#define MEMOI_REDUCE_ALL(K)                                                                        \
+    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, float)                                          \
+    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, double)                                       \
+    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, float)                        \
+    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, float)                           \
+    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
+    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
+    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
+#if defined(__CUDA_ARCH__)
+#define MEMOI_REDUCE_CHUNK 1
+#else
+#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
+#endif
+/* Defines memoi_reduce_NAME: to[at .. at + n) = the reduction of elements [begin, begin + n) of
+ * every from, n at most MEMOI_REDUCE_CHUNK, in the order of from.  to may be the same elements of
+ * one of them: it is written last.  A NaN is above everything. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
+    MEMO_INLINE void memoi_reduce_##NAME(void* to, int64_t at, const void* const* from,            \
+                                         int32_t n_from, int64_t begin, int64_t n,                 \
+                                         memo_reduction reduction) {                               \
+        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
+        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
+        int64_t i;                                                                                 \
+        int32_t r;                                                                                 \
+        for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                           \
+        for (r = 1; r < n_from; r++) {                                                             \
+            x = (const TYPE*)from[r] + begin;                                                      \
+            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
+                for (i = 0; i < n; i++) result[i] = (WIDE)((ADDED)result[i] + (ADDED)WIDEN(x[i])); \
+            } else {                                                                               \
+                for (i = 0; i < n; i++) {                                                          \
+                    const WIDE wide = WIDEN(x[i]);                                                 \
+                    const int is_more = wide > result[i] || memoi_reduce_is_nan((double)wide);     \
+                    result[i] = is_more ? wide : result[i];                                        \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        for (i = 0; i < n; i++) ((TYPE*)to)[at + i] = NARROW(result[i]);                           \
+    }
+MEMOI_REDUCE_ALL(MEMOI_REDUCE)
+#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
+    case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, at, from, n_from, begin, n, reduction); break;
+MEMO_INLINE void memoi_reduce(void* to, int64_t at, const void* const* from, int32_t n_from,
+                              int64_t begin, int64_t n, memo_type type, memo_reduction reduction) {
+    switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
+}
+MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
+    memoi_reduce(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
+}
+
+/* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
+ * lane computes, its function, join of two lanes, end of a row). */
+#define MEMOI_ADD(a, b) ((a) + (b))
+#define MEMO_ROW_JOINS(K)                                                                          \
+    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
+      memo_row_sum_end)                                                                            \
+    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
+      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
+    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
+      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
+    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
+      MEMOI_ADD, memo_sink_sum_end)

@@ -1,0 +1,362 @@
+#pragma once
+#include "memo/device.h"
+#include "sp/comm.h"
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: the row bodies, the device table.  Knows nothing of CUDA, attention or
+ * its callers. */
+
+/* --- the loops; descs are resolved --- */
+
+#define MEMOI_ROW_LOOP(name, desc_type, n_items, item_function)                                    \
+    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
+        const desc_type* desc = (const desc_type*)args;                                            \
+        int64_t item, n = n_items;                                                                 \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
+MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
+               memo_entropy_item)
+
+/* Lanes are joined in the order of the GPU's shuffles. */
+#define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
+    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
+        const desc_type* desc = (const desc_type*)args;                                            \
+        int64_t row, n = n_rows_of;                                                                \
+        for (row = 0; row < n; row++) {                                                            \
+            value_type lanes[n_lanes];                                                             \
+            int32_t lane, apart;                                                                   \
+            for (lane = 0; lane < n_lanes; lane++) lanes[lane] = lane_of(desc, row, lane);         \
+            for (apart = n_lanes / 2; apart > 0; apart /= 2)                                       \
+                for (lane = 0; lane < apart; lane++)                                               \
+                    lanes[lane] = join(lanes[lane], lanes[lane + apart]);                          \
+            end(desc, row, lanes[0]);                                                              \
+        }                                                                                          \
+    }
+MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+
+MEMOI void memoi_row_loop_merge(const void* desc) {
+    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
+    for (int64_t row = 0; row < merge->n_batches * merge->n_rows; row++) {
+        const int64_t place = memo_merge_place(merge, row);
+        const float a = merge->lse[place], b = merge->part_lse[place];
+        const memo_merge_weights weights = memo_merge_weights_of(a, b);
+        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++)
+            memo_merge_lane(merge, row, lane, weights);
+        merge->lse[place] = memo_merge_lse(a, b);
+    }
+}
+
+/* Sums and maxima in the order of ranks: their bits do not depend on timing. */
+void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
+                      memo_type type, memo_reduction reduction) {
+    int64_t n;
+    for (int64_t at = 0; begin + at < end; at += n) {
+        n = memob_min(end - begin - at, MEMOI_REDUCE_CHUNK);
+        memoi_reduce(to, at, from, n_from, begin + at, n, type, reduction);
+    }
+}
+MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than items */
+    const memo_reduce_desc* reduce = (const memo_reduce_desc*)desc;
+    memo_comm_reduce(reduce->to, reduce->from, reduce->n_from, 0, reduce->count, reduce->type,
+                     reduce->reduction);
+}
+MEMOI void memoi_row_loop_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
+        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
+    }
+}
+
+/* --- descs --- */
+
+enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
+
+/* The arrays of a desc, after the first error none. */
+typedef struct memoi_row_arrays {
+    memo_row_kind kind;
+    const char* desc; /* its type, for errors */
+    memo_op_desc op;  /* for a recorder */
+    memo_range reads[MEMO_REDUCE_MAX], writes[4];
+    memo_status status;
+    memo_error* error;
+} memoi_row_arrays;
+
+/* An array that the kernel reads or writes: checks size and address, and replaces stride 0 by its
+ * default.  stride NULL: contiguous rows. */
+MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
+                                        const void* address, int64_t n, int64_t n_columns,
+                                        int64_t element_bytes, int64_t* stride_of) {
+    const char* desc = arrays->desc;
+    const int64_t stride = stride_of && *stride_of ? *stride_of : n_columns;
+    const int64_t widest = memob_max(n_columns, stride), most = MEMOB_BYTES_MAX;
+    const int is_used = n && n_columns;
+    memo_error* error = arrays->error;
+    memo_range range;
+    if (arrays->status) return;
+    if (!element_bytes)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
+    else if (n < 0 || n_columns < 0 || stride < 0)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+    else if (stride < n_columns && n > 1)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, name, (long long)stride, (long long)n_columns);
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
+    else if ((n >> 28 || widest >> 28) && (n_columns > most / element_bytes - 64 ||
+                                           (n && widest > most / element_bytes / n - 64)))
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+    else if (is_used && !address)
+        arrays->status = MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
+    else if (is_used && (uintptr_t)address % (uintptr_t)element_bytes)
+        arrays->status = MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes",
+                                       desc, name, address, (long long)element_bytes);
+    if (arrays->status) return;
+
+    if (stride_of) *stride_of = stride;
+    range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
+    if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
+    if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
+}
+/* A field of the desc x; one with rows, type and stride of its own. */
+#define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
+    memoi_row_add(arrays, MEMOI_ROW_##access, #field, x->field, n, m, element_bytes, stride)
+#define MEMOI_ROW_MATRIX(access, field)                                                            \
+    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
+                    &x->field##_stride)
+
+/* Is a number of the desc x, on which sizes depend, in [least, most]? */
+MEMOI int memoi_row_is_in(memoi_row_arrays* arrays, const char* field, int64_t value, int64_t least,
+                          int64_t most) {
+    if (!arrays->status)
+        arrays->status =
+            memob_check_integer(arrays->desc, field, value, least, most, arrays->error);
+    return !arrays->status;
+}
+#define MEMOI_ROW_IS_IN(field, least, most)                                                        \
+    memoi_row_is_in(arrays, #field, (int64_t)x->field, least, most)
+
+/* The arrays of a desc, a function for each type.  They replace 0 by its default. */
+
+MEMOI void memoi_row_arrays_memo_merge_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_merge_desc* x = (memo_merge_desc*)desc;
+    const int64_t most = MEMOB_BYTES_MAX;
+    int64_t n;
+    if (x->n_batches == 0) x->n_batches = 1;
+    if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
+    if (!MEMOI_ROW_IS_IN(n_batches, 0, most) || !MEMOI_ROW_IS_IN(n_rows, 0, most) ||
+        !MEMOI_ROW_IS_IN(batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
+                         most / x->n_batches))
+        return;
+    n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
+    MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
+    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
+    MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
+    MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
+}
+
+MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_add_desc* x = (memo_add_desc*)desc;
+    const int64_t bytes = memoi_row_type_bytes(x->to_type);
+    const int has_b = arrays->kind != MEMO_ROW_CAST;
+    if (arrays->kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
+        MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, bytes, NULL);
+    if (arrays->kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
+    if (arrays->kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
+    MEMOI_ROW_MATRIX(READS, a);
+    if (has_b) MEMOI_ROW_MATRIX(READS, b);
+    if (arrays->status || arrays->kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
+        x->a_stride != x->n_columns || (has_b && x->b_stride != x->n_columns))
+        return;
+
+    /* One long row. */
+    x->n_columns *= x->n_rows;
+    x->n_rows = 1;
+    x->to_stride = x->a_stride = x->b_stride = x->n_columns;
+}
+
+/* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
+MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_cross_entropy_desc* x = (memo_cross_entropy_desc*)desc;
+    const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+    const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
+    if (x->n_parts == 0) x->n_parts = 1;
+    if (!MEMOI_ROW_IS_IN(n_parts, 1, INT32_MAX) || !MEMOI_ROW_IS_IN(part, 0, x->n_parts - 1) ||
+        !MEMOI_ROW_IS_IN(n_columns, 0, most / 2) || !MEMOI_ROW_IS_IN(first_column, 0, most / 2) ||
+        !MEMOI_ROW_IS_IN(vocabulary, x->n_parts > 1, most) ||
+        !MEMOI_ROW_IS_IN(n_rows, 0, most / (4 * n_numbers) / x->n_parts))
+        return;
+    arrays->status = memoi_check_loss_rule(arrays->desc, x->softcap, x->z_weight, arrays->error);
+    if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
+
+    /* What each of the three kernels reads and writes. */
+    if (arrays->kind != MEMO_ROW_LOSS_SUMS)
+        MEMOI_ROW_ARRAY(READS, logits, n, x->n_columns, bytes, &x->stride);
+    MEMOI_ROW_ARRAY(READS, labels, n, 1, 4, NULL);
+    if (arrays->kind == MEMO_ROW_SOFTMAX_PARTS)
+        memoi_row_add(arrays, MEMOI_ROW_WRITES, "parts",
+                      x->parts ? x->parts + x->part * n * n_numbers : NULL, n, n_numbers, 4, NULL);
+    if (arrays->kind == MEMO_ROW_CROSS_ENTROPY) {
+        MEMOI_ROW_ARRAY(READS, parts, x->n_parts, n * n_numbers, 4, NULL);
+        MEMOI_ROW_ARRAY(WRITES, losses, n, 1, 4, NULL);
+        if (x->d_logits) MEMOI_ROW_ARRAY(WRITES, d_logits, n, x->n_columns, bytes, &x->stride);
+    }
+    if (arrays->kind == MEMO_ROW_LOSS_SUMS) {
+        MEMOI_ROW_ARRAY(READS, losses, n, 1, 4, NULL);
+        if (x->sums) MEMOI_ROW_ARRAY(UPDATES, sums, 1, 3, 8, NULL);
+    }
+}
+
+MEMOI void memoi_row_arrays_memo_sinks_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_sinks_desc* x = (memo_sinks_desc*)desc;
+    const int64_t most = MEMOB_BYTES_MAX;
+    int64_t n;
+    if (!MEMOI_ROW_IS_IN(n_heads, 0, most) ||
+        !MEMOI_ROW_IS_IN(n_rows, 0, x->n_heads ? most / x->n_heads : most))
+        return;
+    n = x->n_rows * x->n_heads;
+    MEMOI_ROW_ARRAY(READS, sinks, 1, x->n_heads, 4, NULL);
+    if (arrays->kind == MEMO_ROW_SINKS) {
+        MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
+    } else {
+        MEMOI_ROW_ARRAY(READS, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(READS, row_dots, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(UPDATES, d_sinks, 1, x->n_heads, 4, NULL);
+    }
+}
+
+MEMOI void memoi_row_arrays_memo_reduce_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_reduce_desc* x = (memo_reduce_desc*)desc;
+    const int64_t bytes = memo_type_bytes(x->type);
+    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) || !MEMOI_ROW_IS_IN(type, 0, MEMO_TYPE_U8) ||
+        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_REDUCTION_MAX))
+        return;
+    MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
+    for (int32_t r = 0; r < x->n_from; r++)
+        memoi_row_add(arrays, MEMOI_ROW_READS, "from", x->from[r], 1, x->count, bytes, NULL);
+}
+
+MEMOI void memoi_row_arrays_memo_pack_desc(memoi_row_arrays* arrays, void* desc) {
+    memo_pack_desc* x = (memo_pack_desc*)desc;
+    const int64_t most = MEMOB_BYTES_MAX / 2;
+    int64_t n_packed = 0, n_rows = 0;
+    int32_t is_valid = 1;
+    if (!MEMOI_ROW_IS_IN(n_ranges, 0, MEMO_PACK_MAX)) return;
+    for (int32_t k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
+        const int64_t begin = x->begins[k], end = x->ends[k];
+        is_valid &= (begin >= 0) & (begin <= most) & (end >= n_packed) & (end <= most);
+        n_rows = memob_max(n_rows, is_valid ? begin + end - n_packed : 0);
+        n_packed = end;
+    }
+    if (!is_valid)
+        arrays->status =
+            MEMOB_INVALID(arrays->error, "memo_pack_desc.begins, ends: invalid; begins from 0, and "
+                                         "ends from 0 that do not descend, are valid");
+    for (int32_t t = 0; t < 2; t++) {
+        memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
+                      memoi_row_type_bytes(x->rows_type), NULL);
+        memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
+                      memoi_row_type_bytes(x->packed_type), NULL);
+    }
+}
+
+typedef struct memoi_row_kernel {
+    const char *name, *desc;
+    size_t desc_bytes;
+    void (*loop)(const void* desc);
+    void (*arrays_of)(memoi_row_arrays* arrays, void* desc);
+} memoi_row_kernel;
+
+#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
+    {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name, memoi_row_arrays_##desc_type},
+static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
+
+/* Copies a desc, with defaults, and checks it. */
+MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                                 memoi_row_arrays* arrays, memo_error* error) {
+    if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
+        return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
+                             (int)kind, (int)MEMO_ROW_ADD_PACKED);
+    if (!desc)
+        return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
+                             memoi_row_kernels[kind].name);
+    memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
+    arrays->kind = kind;
+    arrays->desc = memoi_row_kernels[kind].desc;
+    arrays->op = MEMO_ZERO(memo_op_desc);
+    arrays->op.name = memoi_row_kernels[kind].name;
+    arrays->op.reads = arrays->reads;
+    arrays->op.writes = arrays->writes;
+    arrays->status = MEMO_STATUS_OK;
+    arrays->error = error;
+    memoi_row_kernels[kind].arrays_of(arrays, taken);
+    return arrays->status;
+}
+
+/* --- running them --- */
+
+/* A kernel on its way to a stream. */
+typedef struct memoi_row_args {
+    memo_row_kind kind;
+    memo_row_desc desc;
+} memoi_row_args;
+#ifndef MEMO_NO_HOST_DEVICE
+typedef char memoi_row_args_fit[sizeof(memoi_row_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+#endif
+
+MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
+    const memoi_row_args* run = (const memoi_row_args*)args;
+    if (run->kind == MEMO_ROW_SINKS || run->kind == MEMO_ROW_SINK_SUMS) {
+        const memo_sinks_desc* sinks = &run->desc.sinks;
+        for (int64_t head = 0; head < sinks->n_heads; head++)
+            if (!(sinks->sinks[head] < INFINITY))
+                return MEMOB_INVALID(error,
+                                     "memo_sinks_desc.sinks[%lld]: not a number, or too large "
+                                     "(%g); finite numbers and -inf (no sink) are valid",
+                                     (long long)head, (double)sinks->sinks[head]);
+    }
+    memoi_row_kernels[run->kind].loop(&run->desc);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error) {
+    memoi_row_args args;
+    memoi_row_arrays arrays;
+    memo_status status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
+    args.kind = kind;
+    return status ? status : memoi_row_run_args(&args, error);
+}
+
+MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error* error) {
+    if (MEMO_DEVICE_HAS(device, row_kernel)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "device '%s': it has no row kernels; use a device that has them, and "
+                          "include memo_sp.h before memo_cuda.cuh",
+                          device->name);
+}
+
+memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
+                            const void* desc, memo_error* error) {
+    memoi_row_args args;
+    memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, 0};
+    memoi_row_arrays arrays;
+    memo_status status;
+    if (memoi_check_row_kernels(device, error)) return MEMO_STATUS_UNSUPPORTED;
+    status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
+    if (status) return status;
+    args.kind = kind;
+    call.args_bytes =
+        (int64_t)(offsetof(memoi_row_args, desc) + memoi_row_kernels[kind].desc_bytes);
+    if (MEMO_DEVICE_HAS(device, annotate))
+        status = memo_annotate(device, stream, &arrays.op, error);
+    return status ? status : device->row_kernel(device->context, stream, &call, error);
+}
+

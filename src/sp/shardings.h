@@ -1,0 +1,524 @@
+#pragma once
+#include "sp/comm.h"
+/* ---- >>shardings --------------------------------------------------------------------------------
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+
+const char* memo_sharding_name(memo_sharding_kind kind) {
+    static const char* const names[] = {"zigzag", "plain", "documents"};
+    return MEMOI_NAME(names, kind, "no sharding");
+}
+
+/* The runs of a rank must fit 31 bits, and those of all ranks 63. */
+#define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
+
+/* name: "memo_mask.document_begins"; n_tokens -1: they end anywhere. */
+MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t* begins,
+                                                 int64_t n_documents, int64_t n_tokens,
+                                                 memo_error* error) {
+    int is_valid = begins && n_documents >= 1 && n_documents <= MEMOI_DOCUMENTS_MAX && !begins[0] &&
+                   (n_tokens < 0 || begins[n_documents] == n_tokens);
+    for (int64_t i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
+    if (is_valid) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to the "
+        "sharding's n_tokens (%lld) are valid",
+        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
+}
+
+/* All but the pieces of documents. */
+MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
+                                         memo_error* error) {
+    static const char name[] = "memo_sharding_desc";
+    int64_t unit;
+    memset(sharding, 0, sizeof *sharding);
+    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, desc, ring, 0,
+                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Documents belong to one kind, which needs them. */
+    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.document_begins: not used by the sharding %s; use "
+                             "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                             memo_sharding_name(desc->kind));
+    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
+        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
+                                       desc->n_documents, desc->n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring ? desc->ring : 1;
+    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
+
+    /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
+    unit = (int64_t)sharding->ring * sharding->ulysses;
+    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
+        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
+                             "of %lld work, in the shardings zigzag and plain",
+                             (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                             (long long)unit);
+    sharding->slice_tokens = desc->slice_tokens;
+    if (unit > INT32_MAX)
+        return MEMOB_INVALID(
+            error,
+            "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
+            (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
+    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
+    sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
+    return MEMO_STATUS_OK;
+}
+
+/* --- slices --- */
+
+/* Of a rank; all but the last slice have as many. */
+MEMOI int64_t memoi_sharding_slice_rows(const memo_sharding* sharding) {
+    return sharding->slice_tokens ? sharding->slice_tokens / sharding->ring / sharding->ulysses
+                                  : sharding->local_tokens;
+}
+
+MEMOI void memoi_sharding_cut(memo_sharding* sharding, int64_t n_tokens, int64_t local_tokens) {
+    sharding->n_tokens = n_tokens;
+    sharding->local_tokens = local_tokens;
+    sharding->ring_tokens = local_tokens * sharding->ulysses;
+    sharding->padded_tokens = sharding->ring_tokens * sharding->ring;
+}
+
+void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
+                         memo_sharding* so_far) {
+    const int64_t each = sharding->slice_tokens ? sharding->slice_tokens : sharding->n_tokens;
+    const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * each;
+    const int is_last = k == (sharding->n_tokens - 1) / each;
+    const int64_t n = is_last ? sharding->n_tokens - first : each;
+    const int64_t n_rows = is_last ? sharding->local_tokens - k * rows : rows;
+    *slice = *so_far = *sharding;
+    slice->slice_tokens = 0;
+    memoi_sharding_cut(slice, n, n_rows);
+    memoi_sharding_cut(so_far, first + n, k * rows + n_rows);
+}
+
+/* The slice of a position, or of a row. */
+MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at, int64_t each) {
+    return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
+}
+
+/* --- the sharding of documents --- */
+
+/* The last of n ascending numbers, `stride` apart in memory, that is at most `at`; the first one if
+ * none is. */
+MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int64_t n, int64_t at) {
+    int64_t low = 0, high = n; /* the number is one of [low, high) */
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (numbers[middle * stride] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The begin of the document that contains position; its end follows.  Empty documents contain
+ * nothing. */
+MEMOI const int64_t* memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
+                                                int64_t position) {
+    return begins + memoi_sharding_search(begins, 1, n_documents, position);
+}
+
+/* The piece that contains a row of all ranks, or a position. */
+MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
+                                                         int is_position, int64_t at) {
+    const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
+    const int64_t* numbers = is_position ? &pieces->position : &pieces->row;
+    return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
+}
+
+/* Positions of a document, behind n_before others that are elsewhere. */
+typedef struct memoi_spread_part {
+    int64_t begin, end, n_before;
+} memoi_spread_part;
+
+typedef struct memoi_spread_piece {
+    int64_t begin, count, rank;
+} memoi_spread_piece;
+
+typedef struct memoi_spread {
+    memo_sharding* sharding;
+    memob_arrays arrays;
+    int64_t* n_free; /* (ring): rows; differ by at most 1 within a group of ranks */
+    memoi_spread_part* halves[2];
+    memoi_spread_piece* pieces; /* freed apart */
+    int64_t n_pieces, capacity;
+    double most_apart; /* scores of a rank of both halves of a group */
+    int failed;
+} memoi_spread;
+
+/* Causal scores. */
+MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
+    const double n = (double)(part->end - part->begin);
+    return n * ((double)part->n_before + (n + 1) / 2);
+}
+
+MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
+    const memoi_spread_piece piece = {begin, count, rank};
+    if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
+        s->failed = 1;
+    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+}
+
+/* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
+MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int32_t first,
+                            int32_t n) {
+    int64_t begin = part->begin, end = part->end, most = 0, n_most = 0;
+    const int64_t each = (end - begin) / n, n_more = (end - begin) % n;
+    int64_t more_most, more_others;
+    for (int32_t r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
+    for (int32_t r = first; r < first + n; r++) n_most += s->n_free[r] == most;
+    more_most = memob_min(n_more, n_most);
+    more_others = n_more - more_most;
+
+    for (int32_t r = first; r < first + n; r++) {
+        int64_t* more = s->n_free[r] == most ? &more_most : &more_others;
+        const int64_t count = each + (*more > 0);
+        const int64_t n_first = r == first + n - 1 ? count : (count + s->n_free[r] % 2) / 2;
+        *more -= *more > 0;
+        memoi_spread_add(s, begin, n_first, r);
+        memoi_spread_add(s, end - (count - n_first), count - n_first, r);
+        begin += n_first;
+        end -= count - n_first;
+        s->n_free[r] -= count;
+    }
+}
+
+/* Gives parts to the halves of n ranks, the longest first, and the part that fills a half to both.
+ * Returns how far the halves are apart. */
+MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts, int64_t n_parts,
+                                int32_t first, int32_t n, int64_t n_halves[2]) {
+    const int32_t n_ranks[2] = {n / 2, n - n / 2};
+    int64_t n_free[2] = {0, 0}, i;
+    double scores[2] = {0, 0};
+    n_halves[0] = n_halves[1] = 0;
+    for (int32_t r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
+    for (i = 0; i < n_parts; i++) {
+        int side = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
+        memoi_spread_part part = parts[i];
+        while (part.begin < part.end) {
+            memoi_spread_part* here = &s->halves[side][n_halves[side]];
+            *here = part;
+            here->end = memob_min(part.end, part.begin + n_free[side]);
+            part.n_before += here->end - here->begin;
+            part.begin = here->end;
+            n_free[side] -= here->end - here->begin;
+            n_halves[side] += here->begin < here->end;
+            scores[side] += memoi_spread_scores(here);
+            side = !side;
+        }
+    }
+    return fabs(scores[0] / n_ranks[0] - scores[1] / n_ranks[1]);
+}
+
+/* Gives parts, the longest first, to n ranks, which have as many free rows.  There is room for n
+ * - 1 parts more, because each halving cuts one at most. */
+MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t n_parts,
+                             int32_t first, int32_t n) {
+    memoi_spread_part* second;
+    int64_t n_halves[2];
+    for (; n_parts &&
+           (n == 1 || memoi_spread_halve(s, parts, n_parts, first, n, n_halves) > s->most_apart);
+         n_parts--)
+        memoi_spread_cut(s, parts++, first, n);
+    if (!n_parts) return;
+
+    second = parts + n_halves[0] + n / 2 - 1;
+    memcpy(parts, s->halves[0], (size_t)n_halves[0] * sizeof *parts);
+    memcpy(second, s->halves[1], (size_t)n_halves[1] * sizeof *parts);
+    memoi_spread_over(s, parts, n_halves[0], first, n / 2);
+    memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
+}
+
+/* The table: rows of a rank ascend by positions. */
+MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
+    memo_sharding* sharding = s->sharding;
+    const memo_sharding_piece end = {sharding->padded_tokens, sharding->padded_tokens};
+    const int64_t n = s->n_pieces;
+    memo_sharding_piece *by_row = sharding->pieces, *by_position = by_row + n + 1;
+    int64_t i, at;
+    for (i = 0; i < sharding->ring; i++) next[i] = i * sharding->ring_tokens;
+    for (i = 0; i < n; i++) {
+        order[i].key = s->pieces[i].begin;
+        order[i].index = i;
+    }
+    memob_keyed_sort(order, n);
+    for (i = 0; i < n; i++) {
+        const memoi_spread_piece* piece = &s->pieces[order[i].index];
+        by_position[i].position = piece->begin;
+        by_position[i].row = next[piece->rank];
+        next[piece->rank] += piece->count;
+    }
+
+    /* By rows: behind the pieces of the ranks before. */
+    for (i = 0; i < sharding->ring; i++) next[i] = 0;
+    for (i = 0; i < n; i++) next[by_position[i].row / sharding->ring_tokens]++;
+    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
+    for (i = 0; i < n; i++)
+        by_row[next[by_position[i].row / sharding->ring_tokens]++] = by_position[i];
+    by_row[n] = by_position[n] = end;
+    sharding->n_pieces = n;
+}
+
+MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
+    const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
+    const int32_t rd = sharding->ring;
+    int64_t n_parts = 0, at = sharding->n_tokens;
+    memoi_spread_part* parts;
+    memob_keyed* order;
+    memoi_spread s = MEMO_ZERO(memoi_spread);
+    s.sharding = sharding;
+    parts = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.halves[1] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.n_free = MEMOB_ARRAY(&s.arrays, int64_t, rd);
+    order = MEMOB_ARRAY(&s.arrays, memob_keyed, n);
+
+    /* Documents, the longest first. */
+    for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
+        order[i].key = begins[i + 1] - begins[i];
+        order[i].index = i;
+    }
+    if (!s.arrays.failed) memob_keyed_sort(order, n);
+    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
+        memoi_spread_part* part = &parts[n_parts++];
+        part->begin = begins[order[i].index];
+        part->end = begins[order[i].index + 1];
+        s.most_apart += memoi_spread_scores(part) / rd / 32;
+    }
+    for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
+        s.n_free[r] = memo_share_of(sharding->n_tokens, rd, r).count;
+    if (!s.arrays.failed) memoi_spread_over(&s, parts, n_parts, 0, rd);
+
+    /* Padding follows the tokens of its rank. */
+    for (int32_t r = 0; r < rd; r++) {
+        const int64_t count =
+            sharding->ring_tokens - memo_share_of(sharding->n_tokens, rd, r).count;
+        memoi_spread_add(&s, at, count, r);
+        at += count;
+    }
+    order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
+    sharding->pieces =
+        (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
+    if (!s.failed && !s.arrays.failed && sharding->pieces)
+        memoi_spread_write(&s, order, s.n_free);
+    else
+        memo_sharding_free(sharding);
+    memob_arrays_free(&s.arrays);
+    MEMO_FREE(s.pieces);
+    return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");
+}
+
+void memo_sharding_free(memo_sharding* sharding) {
+    MEMO_FREE(sharding->pieces);
+    sharding->pieces = NULL;
+}
+
+memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+                               memo_error* error) {
+    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
+                                                           : memoi_sharding_spread(sharding, error);
+}
+
+/* --- runs --- */
+
+/* The run that begins at a row of a sequence rank; it may go on in the next one's rows. */
+MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequence_rank,
+                                     int64_t row) {
+    const int64_t n = sharding->ring_tokens, rd = sharding->ring;
+    const int64_t ring_rank = sequence_rank / sharding->ulysses;
+    const int64_t place = sequence_rank % sharding->ulysses * sharding->local_tokens + row;
+    memo_run run = {ring_rank * n + place, n - place};
+    if (sharding->slice_tokens) {
+        const int64_t rows = memoi_sharding_slice_rows(sharding);
+        const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
+        memo_sharding slice, so_far;
+        memo_sharding_slice(sharding, k, &slice, &so_far);
+        run = memoi_sharding_run_at(&slice, sequence_rank, row - k * rows);
+        run.start += k * sharding->slice_tokens;
+        run.count = memob_min(run.count, so_far.local_tokens - row);
+        return run;
+    }
+
+    switch (sharding->kind) {
+    case MEMO_SHARDING_PLAIN: break;
+    case MEMO_SHARDING_ZIGZAG:
+        if (rd == 1) break; /* the two chunks touch */
+        run.start = ring_rank * (n / 2) + place;
+        run.count = n / 2 - place;
+        if (place < n / 2) break;
+        run.start = (2 * rd - 1 - ring_rank) * (n / 2) + place - n / 2;
+        run.count = n - place;
+        break;
+    case MEMO_SHARDING_DOCUMENTS: {
+        const int64_t at = sequence_rank * sharding->local_tokens + row;
+        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 0, at);
+        run.start = piece->position + at - piece->row;
+        run.count = memob_min(piece[1].row - at, run.count);
+    }
+    }
+    return run;
+}
+
+/* The run that begins at *row of a sequence rank.  Advances *row past it.  Returns 0 at the end. */
+MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_rank, int64_t* row,
+                              memo_run* run) {
+    int64_t left = sharding->local_tokens - *row;
+    if (left <= 0) return 0;
+    *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
+    run->count = memob_min(run->count, left);
+    *row += run->count;
+    return 1;
+}
+
+int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
+    memo_run run;
+    int64_t row = 0;
+    int32_t n = 0;
+    for (; memoi_sharding_next(sharding, sequence_rank, &row, &run); n++)
+        if (runs) runs[n] = run;
+    return n;
+}
+
+MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ring_rank,
+                                       memo_run* runs) {
+    memo_sharding by_ring = *sharding; /* its sequence ranks are the ring ranks */
+    by_ring.ulysses = 1;
+    by_ring.local_tokens = sharding->ring_tokens;
+    return memo_sharding_runs(&by_ring, ring_rank, runs);
+}
+
+void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
+                        int64_t* row) {
+    int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
+    if (sharding->slice_tokens) {
+        const int64_t k = memoi_sharding_slice_of(sharding, position, sharding->slice_tokens);
+        memo_sharding slice, so_far;
+        memo_sharding_slice(sharding, k, &slice, &so_far);
+        memo_sharding_find(&slice, position - k * sharding->slice_tokens, sequence_rank, row);
+        *row += k * memoi_sharding_slice_rows(sharding);
+        return;
+    }
+
+    /* The row among the rows of its ring rank. */
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
+        int64_t n = sharding->ring_tokens / 2, chunk = position / n;
+        int is_second = chunk >= sharding->ring;
+        ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
+        place = position % n + (is_second ? n : 0);
+    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
+        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 1, position);
+        place = piece->row + position - piece->position;
+        ring_rank = place / sharding->ring_tokens;
+        place %= sharding->ring_tokens;
+    }
+    *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
+    *row = place % sharding->local_tokens;
+}
+
+int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
+    return memoi_sharding_run_at(sharding, sequence_rank, row).start;
+}
+
+/* Moves [*begin, *end) to the borders of the document of a position, unless it is in there. */
+MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
+                                   int64_t n_documents, int64_t position, int64_t* begin,
+                                   int64_t* end) {
+    if (position >= *begin && position < *end) return;
+    *begin = 0;
+    *end = sharding->n_tokens;
+    if (!document_begins) {
+        document_begins = sharding->document_begins;
+        n_documents = sharding->n_documents;
+    }
+    if (!document_begins || position >= sharding->n_tokens) return;
+    document_begins = memoi_sharding_document_of(document_begins, n_documents, position);
+    *begin = document_begins[0];
+    *end = document_begins[1];
+}
+
+void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
+                             const int64_t* document_begins, int64_t n_documents,
+                             int64_t* positions) {
+    int64_t row = 0, begin = 0, end = 0;
+    memo_run run;
+    while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
+        for (int64_t i = 0; i < run.count; i++) {
+            int64_t position = run.start + i;
+            memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
+            *positions++ = position - begin;
+        }
+}
+
+/* The number of positions of a run below `end`. */
+MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
+    return memob_min(memob_max(end - run->start, 0), run->count);
+}
+
+/* Copies the rank's rows from whole to share, or back. */
+MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_rank,
+                               int64_t n_batch, int64_t row_bytes, char* whole, char* share,
+                               int is_back) {
+    memo_run run;
+    for (int64_t b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
+        for (int64_t row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
+            const int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
+            char* there = whole + memob_min(run.start, sharding->n_tokens) * row_bytes;
+            memcpy(is_back ? there : share, is_back ? share : there, (size_t)(n_rows * row_bytes));
+            if (!is_back)
+                memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
+            share += run.count * row_bytes;
+        }
+}
+
+void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                           int64_t row_bytes, const void* whole, void* share) {
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)(uintptr_t)whole,
+                        (char*)share, 0);
+}
+
+void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                          int64_t row_bytes, const void* share, void* whole) {
+    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)whole,
+                        (char*)(uintptr_t)share, 1);
+}
+
+int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
+                             const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
+                             int64_t n_documents, int32_t ignored, int32_t* labels) {
+    memo_run run;
+    int64_t n_labels = 0;
+    for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
+        int64_t row = 0, begin = 0, end = 0;
+        while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
+            for (int64_t i = 0; i < run.count; i++) {
+                int64_t position = run.start + i;
+                memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
+                                        &end);
+                /* Padding has no label, nor has a token whose label is in another document. */
+                *labels = position < sharding->n_tokens && ahead >= begin - position &&
+                                  ahead < end - position
+                              ? tokens[position + ahead]
+                              : ignored;
+                n_labels += *labels++ != ignored;
+            }
+    }
+    return n_labels;
+}
+

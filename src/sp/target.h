@@ -1,0 +1,165 @@
+#pragma once
+#include "sp/row_kernels.h"
+/* ---- >>target -----------------------------------------------------------------------------------
+ * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
+ * attention.
+ *
+ * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
+ * enqueued. */
+
+enum {
+    MEMOI_TARGET_COMPUTE = 0,
+    MEMOI_TARGET_COMM, /* of blocks */
+    MEMOI_TARGET_RING = MEMOI_TARGET_COMM,
+    MEMOI_TARGET_ULYSSES,
+    MEMOI_TARGET_N_STREAMS
+};
+/* Events of attention. */
+enum {
+    MEMOI_TARGET_COMPUTED = 0,
+    MEMOI_TARGET_EVEN,
+    MEMOI_TARGET_ODD,
+    MEMOI_TARGET_HEADS, /* a group has arrived by heads */
+    MEMOI_TARGET_DONE,  /* a group is computed, or the first may start */
+    MEMOI_TARGET_ROWS,  /* a group has left by rows */
+    MEMOI_TARGET_N_EVENTS
+};
+
+typedef struct memoi_target {
+    const memo_device* device;
+    memo_stream streams[MEMOI_TARGET_N_STREAMS];
+    memo_event* events;
+    int32_t n_events;
+    void *memory, *host_memory; /* owned; NULL: none, or the user's */
+    memob_arrays arrays;
+    const memo_label* agreed; /* its fields and digests go with each message */
+    memo_status status;
+    memo_error* error;
+} memoi_target;
+
+/* Waits for the streams, and frees all, except the first stream, which is the caller's. */
+MEMOI void memoi_target_close(memoi_target* target) {
+    const memo_device* device = target->device;
+    for (int32_t i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
+        if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
+    for (int32_t i = 0; i < target->n_events && device; i++)
+        if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
+    for (int32_t i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
+        if (target->streams[i]) (void)memo_stream_destroy(device, target->streams[i], NULL);
+    if (target->memory) memo_device_free(device, target->memory, NULL);
+    if (target->host_memory) memo_host_free(device, target->host_memory, NULL);
+    memob_arrays_free(&target->arrays);
+}
+
+/* Create and destroy an object that has a target; what: in errors.  memoi_NAME_prepare fills the
+ * object; after its failure the object is destroyed. */
+#define MEMOI_TARGET_OBJECT(name, what)                                                            \
+    void memo_##name##_destroy(memo_##name* object) {                                              \
+        if (object) memoi_target_close(&object->target);                                           \
+        MEMO_FREE(object);                                                                         \
+    }                                                                                              \
+    memo_status memo_##name##_create(const memo_##name##_desc* desc, memo_##name** result,         \
+                                     memo_error* error) {                                          \
+        memo_##name* object = (memo_##name*)memob_calloc(1, sizeof *object);                       \
+        const memo_status status =                                                                 \
+            object ? memoi_##name##_prepare(object, desc, error) : memob_no_memory(error, what);   \
+        if (status) memo_##name##_destroy(object);                                                 \
+        *result = status ? NULL : object;                                                          \
+        return status;                                                                             \
+    }
+
+/* Does a recorder listen? */
+MEMOI int memoi_target_is_heard(const memoi_target* target) {
+    return !target->status && MEMO_DEVICE_HAS(target->device, annotate);
+}
+
+/* Announces an operation that the table has no function for, which the caller enqueues next;
+ * sent_bytes: to other ranks. */
+MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
+                                 const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                                 int64_t n_writes, int64_t sent_bytes) {
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
+    if (!memoi_target_is_heard(target)) return;
+    op.name = name;
+    op.reads = reads;
+    op.n_reads = n_reads;
+    op.writes = writes;
+    op.n_writes = n_writes;
+    op.link_bytes = sent_bytes;
+    target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
+}
+
+MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
+    if (!target->status)
+        target->status = memo_event_record(target->device, target->events[event],
+                                           target->streams[stream], target->error);
+}
+
+MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
+    if (!target->status)
+        target->status = memo_event_wait(target->device, target->events[event],
+                                         target->streams[stream], target->error);
+}
+
+MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
+    if (n_bytes && !target->status)
+        target->status =
+            memo_fill(target->device, target->streams[stream], address, 0, n_bytes, target->error);
+}
+
+MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
+                                  int64_t to_stride_bytes, const void* from,
+                                  int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows) {
+    if (n_rows && row_bytes && !target->status)
+        target->status = memo_copy_rows(target->device, target->streams[stream],
+                                        MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
+                                        from_stride_bytes, row_bytes, n_rows, target->error);
+}
+
+/* --- messages --- */
+
+/* The label holds until the group ends. */
+MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
+                                    int64_t number) {
+    if (target->status) return; /* nothing would end the label */
+    memoi_comm_label(comm, target->agreed, 0, label, number);
+    target->status = memo_group_begin(comm, target->error);
+}
+
+MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
+                                const void* address, int64_t count, memo_type type, int32_t peer) {
+    if (count && !target->status)
+        target->status = memo_comm_message(comm, target->streams[stream], is_send, address, count,
+                                           type, peer, target->error);
+}
+
+MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {
+    if (!target->status)
+        target->status = memo_group_end(comm, target->streams[stream], target->error);
+}
+
+/* --- row kernels --- */
+
+MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind kind,
+                               const void* desc) {
+    if (!target->status)
+        target->status =
+            memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
+}
+
+/* to (type) += from (from_type), in rows of n elements. */
+MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
+                            int64_t to_stride, const void* from, memo_type from_type,
+                            int64_t from_stride, int64_t n, int64_t n_rows) {
+    const memo_add_desc add = {to,     to, from,      type,      type,       from_type,
+                               n_rows, n,  to_stride, to_stride, from_stride};
+    if (n && n_rows) memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
+}
+
+/* to (type) = from (from_type), n elements. */
+MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
+                             const void* from, memo_type from_type, int64_t n) {
+    const memo_add_desc cast = {to, from, NULL, type, from_type, type, 1, n, 0, 0, 0};
+    if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
+}
+
