@@ -39,7 +39,7 @@ TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh extras/*.h examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+FORMATTED := $(SOURCES) $(wildcard extras/*.h examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup
@@ -342,6 +342,7 @@ coverage: ## line coverage of the headers by the tests (gcc and gcov)
 format: ## format all C sources with clang-format
 	@$(call need,clang-format,clang-format)
 	clang-format -i $(FORMATTED)
+	@scripts/amalgamate
 
 format-check: ## compare the headers with src/; list the sources that are not formatted, too wide lines, and long functions without paragraphs
 	@$(call need,clang-format,clang-format)

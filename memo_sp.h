@@ -4637,6 +4637,7 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
 }
 
 #endif /* MEMO_SP_NCCL */
+
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 

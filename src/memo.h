@@ -287,5 +287,4 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/swap_order.h"
 #include "memo/swap_engine.h"
 #include "memo/states.h"
-
 #endif /* MEMO_IMPLEMENTATION */

@@ -101,5 +101,4 @@ extern "C" {
 #include "cuda/host_functions.h"
 #include "cuda/row_kernels.h"
 #include "cuda/device_life.h"
-
 #endif /* MEMO_CUDA_IMPLEMENTATION */

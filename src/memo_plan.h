@@ -201,5 +201,4 @@ extern "C" {
 #include "plan/session/slices.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"
-
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -99,7 +99,6 @@ extern "C" {
 #define MEMO_ROW_BODIES_DONE
 
 #include "sp/row_bodies.h"
-
 #endif /* MEMO_ROW_BODIES_DONE */
 
 /* ==== implementation ======================================================================== */
@@ -154,5 +153,4 @@ extern "C" {
 #include "sp/loss.h"
 #include "sp/scan.h"
 #include "sp/experts.h"
-
 #endif /* MEMO_SP_IMPLEMENTATION */

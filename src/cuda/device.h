@@ -368,4 +368,3 @@ MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
     if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
     return memoi_cuda_driver_check(&cuda->driver, code, "cuStreamQuery", __LINE__, error);
 }
-

@@ -70,4 +70,3 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
     MEMOI_CUDA_DRIVER_FUNCTIONS(MEMOI_CUDA_DRIVER_FIND)
     return status;
 }
-

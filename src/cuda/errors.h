@@ -46,4 +46,3 @@ struct memoi_cuda_range {
     explicit memoi_cuda_range(const char*) {}
 #endif
 };
-

@@ -163,4 +163,3 @@ MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
         MEMO_FREE(lane);
     }
 }
-

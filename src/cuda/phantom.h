@@ -125,4 +125,3 @@ MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes, 
         *result = phantom;
     return status;
 }
-

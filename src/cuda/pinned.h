@@ -450,4 +450,3 @@ MEMOI memo_status memoi_cuda_host_free(void* context, void* address, memo_error*
     return memoi_cuda_free(cuda, &cuda->host_blocks, "host", address, memoi_cuda_release_host,
                            error);
 }
-

@@ -188,4 +188,3 @@ MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
     return on.status ? on.status : memoi_cuda_row_kernel_here(context, stream, call, error);
 }
 #endif /* MEMO_SP_H */
-

@@ -126,4 +126,3 @@ MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_by
     *bytes += size_bytes;
     if (*bytes > *peak_bytes) *peak_bytes = *bytes;
 }
-

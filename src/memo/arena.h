@@ -112,4 +112,3 @@ MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int64_t n) {
         if (arena->blocks.list[--arena->blocks.n].address)
             memoi_arena_block_free(arena, arena->blocks.n, NULL);
 }
-

@@ -222,4 +222,3 @@ void memo_arena_destroy(memo_arena* arena) {
     memob_arrays_free(&arena->arrays);
     MEMO_FREE(arena);
 }
-

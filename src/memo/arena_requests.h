@@ -263,4 +263,3 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
     stats->n_requests = arena->n_requests;
     stats->reserved_bytes = arena->plan ? arena->plan->peak_bytes : arena->blocks.peak_bytes;
 }
-

@@ -413,4 +413,3 @@ MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const 
     }
     while (!memob_failure_is_kept(failure)) memob_spin_pause();
 }
-

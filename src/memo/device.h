@@ -39,4 +39,3 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     const memo_range range = {begin, begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0)};
     return range;
 }
-

@@ -152,4 +152,3 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
         memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
     if (!e->status) e->file_bytes[op & 1] += e->spill_ops[op].n_bytes;
 }
-

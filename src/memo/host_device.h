@@ -844,4 +844,3 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-

@@ -65,4 +65,3 @@ void memo_trace_classify(memo_trace* trace) {
             trace->requests[i].memory_class == undecided)
             trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
 }
-

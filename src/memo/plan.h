@@ -408,4 +408,3 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     return memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
 }
-

@@ -150,4 +150,3 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
     memob_reader_close(&reader);
     return status;
 }
-

@@ -364,4 +364,3 @@ MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
     memo_plan_destroy(made);
     return MEMO_STATUS_OK;
 }
-

@@ -120,4 +120,3 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
         return MEMOB_INVALID(error, "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
-

@@ -171,4 +171,3 @@ MEMOI int memob_next_entry(memob_reader* reader) {
         if (memoi_next_word(reader) && reader->word[0] != '#') return 1;
     return 0;
 }
-

@@ -294,4 +294,3 @@ MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t coun
     memo_text_free(text);
     return status;
 }
-

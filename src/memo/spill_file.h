@@ -256,4 +256,3 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     status = memo_annotate(device, stream, &what, error);
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
-

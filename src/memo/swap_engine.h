@@ -368,4 +368,3 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     stats->backward_stall_s = stall_s[1];
     return MEMO_STATUS_OK;
 }
-

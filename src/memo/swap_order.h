@@ -152,4 +152,3 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only
                       2 * (ordinal - p->n_host_layers) + 1);
     memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
 }
-

@@ -804,4 +804,3 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
     memob_swap_placement_free(&placement);
     return status;
 }
-

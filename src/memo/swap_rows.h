@@ -472,4 +472,3 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
             *rows++ = memoi_swap_cell(&by_alpha, layer, t);
     return status;
 }
-

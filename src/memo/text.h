@@ -236,4 +236,3 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s",
                           strcmp(path, "-") ? path : "standard output", strerror(code));
 }
-

@@ -166,4 +166,3 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
     return memoi_trace_mark(trace, text, text ? (int64_t)strlen(text) : 0, error);
 }
-

@@ -93,4 +93,3 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     }
     return memob_write_lines(&text, trace->n_requests, path, status, error);
 }
-

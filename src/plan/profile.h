@@ -151,4 +151,3 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     memob_engine_release(e);
     return status;
 }
-

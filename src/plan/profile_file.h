@@ -113,4 +113,3 @@ MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s :
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 /* Bytes by a time, or by a rate; 0: there is none. */
 MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
-

@@ -270,4 +270,3 @@ MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
                             s);
     }
 }
-

@@ -105,4 +105,3 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
                                                         : "run the layers in descending order");
     return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
 }
-

@@ -281,4 +281,3 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
     if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
     return text;
 }
-

@@ -176,4 +176,3 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
         "valid, and below 0 for no loss",
         numbers[2], (long long)loss->desc.vocabulary - 1);
 }
-

@@ -123,4 +123,3 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     for (int i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }
-

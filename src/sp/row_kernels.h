@@ -359,4 +359,3 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
         status = memo_annotate(device, stream, &arrays.op, error);
     return status ? status : device->row_kernel(device->context, stream, &call, error);
 }
-

@@ -406,4 +406,3 @@ memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d
                                     memo_error* error) {
     return memoi_scan_halo(scan, (char*)d_rows, (char*)(uintptr_t)d_halo, 1, error);
 }
-

@@ -521,4 +521,3 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     }
     return n_labels;
 }
-

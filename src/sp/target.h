@@ -162,4 +162,3 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
     const memo_add_desc cast = {to, from, NULL, type, from_type, type, 1, n, 0, 0, 0};
     if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
-

@@ -939,4 +939,3 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-

@@ -108,4 +108,3 @@ MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_
 #define memo_cuda_check(code, call, error) memo_cuda_check_at(code, call, __FILE__, __LINE__, error)
 MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* file,
                                         int line, memo_error* error);
-

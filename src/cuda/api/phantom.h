@@ -7,4 +7,3 @@
  * trace.  A kernel sees what an earlier kernel wrote through another address; within one kernel
  * nothing is promised.  Pages can be exported as file descriptors and used by GPUDirect RDMA if the
  * GPU supports it, so that NCCL accepts the addresses. */
-

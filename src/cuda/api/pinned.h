@@ -14,4 +14,3 @@
  * process's own up to the root.  A group's cached files count as available.  If local_ranks is 0,
  * the first of LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS and
  * SLURM_NTASKS_PER_NODE that is set counts. */
-

@@ -9,4 +9,3 @@
 MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
                                           memo_error* error);
 #endif
-

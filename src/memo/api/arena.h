@@ -74,4 +74,3 @@ MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
 MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
 MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
-

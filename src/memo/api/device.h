@@ -212,4 +212,3 @@ MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream s
                                         const memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }
-

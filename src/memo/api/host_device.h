@@ -41,4 +41,3 @@ MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream str
 MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 
 #endif
-

@@ -109,4 +109,3 @@ MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error
  * offsets is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
-

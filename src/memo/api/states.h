@@ -19,4 +19,3 @@ typedef struct memo_state {
     uint32_t kinds; /* bit k: layers of kind k have the state; 0: all layers */
 } memo_state;
 #define MEMO_STATES_MAX 32
-

@@ -61,4 +61,3 @@ MEMO_API void memo_text_put_json(memo_text* text, const char* string);
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
-

@@ -336,4 +336,3 @@ typedef struct memo_kind_times {
     double forward_growth_s, backward_growth_s;
     const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
 } memo_kind_times;
-

@@ -107,4 +107,3 @@ MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path,
  * text NULL is INVALID_ARGUMENT. */
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
-

@@ -45,4 +45,3 @@ typedef struct memo_plan_desc {
  * lp_solve, with unlike alignments, or with too many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
-

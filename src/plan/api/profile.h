@@ -55,4 +55,3 @@ typedef struct memo_profile {
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
 MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
-

@@ -105,4 +105,3 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
-

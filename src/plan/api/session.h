@@ -646,4 +646,3 @@ typedef struct memo_session_info {
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
-

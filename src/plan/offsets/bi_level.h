@@ -51,4 +51,3 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
     return !a->failed;
 }
-

@@ -309,4 +309,3 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
     memob_arrays_free(&arrays);
     return status ? status : result;
 }
-

@@ -130,4 +130,3 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
 }
-

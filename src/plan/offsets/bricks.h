@@ -256,4 +256,3 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     memob_arrays_free(&b.arrays);
     return status;
 }
-

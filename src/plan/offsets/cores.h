@@ -87,4 +87,3 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     *n_nodes -= left;
     return 1;
 }
-

@@ -244,4 +244,3 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
-

@@ -186,4 +186,3 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     memob_arrays_free(&a);
     return !a.failed;
 }
-

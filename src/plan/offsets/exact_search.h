@@ -242,4 +242,3 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     memoi_search_list_members(search);
     return 1;
 }
-

@@ -59,4 +59,3 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
     }
     return -1;
 }
-

@@ -160,4 +160,3 @@ done:
     memob_arrays_free(a);
     return status;
 }
-

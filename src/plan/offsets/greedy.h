@@ -151,4 +151,3 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
           memoi_greedy_compare_ranked);
 }
-

@@ -104,4 +104,3 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
-

@@ -76,4 +76,3 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     }
     bilevel->n_kinds = n;
 }
-

@@ -18,4 +18,3 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
     }
     return 0;
 }
-

@@ -120,4 +120,3 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
-

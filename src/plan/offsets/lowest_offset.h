@@ -134,4 +134,3 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     }
     return 1;
 }
-

@@ -31,4 +31,3 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
         }
     }
 }
-

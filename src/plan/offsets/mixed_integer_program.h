@@ -166,4 +166,3 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 }
 
 #endif /* MEMO_LP_SOLVE */
-

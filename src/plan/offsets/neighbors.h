@@ -121,4 +121,3 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
     }
     return offset;
 }
-

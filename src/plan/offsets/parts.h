@@ -101,4 +101,3 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     }
     return status;
 }
-

@@ -197,4 +197,3 @@ done: /* after a failure as well */
     memoi_problem_free(&problem);
     return status;
 }
-

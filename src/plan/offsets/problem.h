@@ -93,4 +93,3 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
                 return 1;
     return 0;
 }
-

@@ -238,4 +238,3 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
         if (!memoi_search_block(search, i)) return 0; /* no placed item is blocked */
     return 1;
 }
-

@@ -199,4 +199,3 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     problem->lower_bound = memob_max(problem->lower_bound, bound);
     return ok;
 }
-

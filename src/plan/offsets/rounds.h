@@ -156,4 +156,3 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     if (!is_whole) memoi_problem_free(&picked);
     return status;
 }
-

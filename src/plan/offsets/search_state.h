@@ -121,4 +121,3 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     }
     return 1;
 }
-

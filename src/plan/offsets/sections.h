@@ -80,4 +80,3 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     MEMO_FREE(ends);
     return 1;
 }
-

@@ -185,4 +185,3 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
     memoi_problem_free(part);
     return 0;
 }
-

@@ -71,4 +71,3 @@ MEMOI int memoi_search_run(memoi_search* search) {
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
 }
-

@@ -190,4 +190,3 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     memob_arrays_free(&a);
     return ok;
 }
-

@@ -124,4 +124,3 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
     memob_arrays_free(&bilevel.arrays);
     return status;
 }
-

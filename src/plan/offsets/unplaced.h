@@ -166,4 +166,3 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
     }
     return best;
 }
-

@@ -99,4 +99,3 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
         reach = verdict == MEMOI_FOUND ? smallest : 2 * reach;
     }
 }
-

@@ -105,4 +105,3 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     order->sizes = score->sizes;
     order->n_host_layers = score->sizes.n_swapped_layers - score->sizes.n_spilled_layers;
 }
-

@@ -391,4 +391,3 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     va_end(arguments);
     s->desc.log.write(s->desc.log.user, line);
 }
-

@@ -336,4 +336,3 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
-

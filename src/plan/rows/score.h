@@ -91,4 +91,3 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
     if (rule == MEMO_TENSOR_ROUTED_ROWS) return cell == 0;
     return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
 }
-

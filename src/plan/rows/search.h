@@ -305,4 +305,3 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
 }
-

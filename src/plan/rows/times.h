@@ -339,4 +339,3 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     }
     return memoi_rows_micro_batch(c) - begin_s;
 }
-

@@ -180,4 +180,3 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     desc->from_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->back_s);
     return MEMO_STATUS_OK;
 }
-

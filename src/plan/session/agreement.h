@@ -395,4 +395,3 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     if (!status) s->limit_bytes = s->desc.device_bytes;
     return status;
 }
-

@@ -466,4 +466,3 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
     }
     return address;
 }
-

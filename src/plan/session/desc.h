@@ -665,4 +665,3 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
     s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
     return MEMO_STATUS_OK;
 }
-

@@ -109,4 +109,3 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memob_reader_close(&reader);
     return memoi_session_give_plan(s, status, plan);
 }
-

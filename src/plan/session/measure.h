@@ -429,4 +429,3 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     memo_step_plan_destroy(plan);
     return status;
 }
-

@@ -71,4 +71,3 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     }
     return status;
 }
-

@@ -685,4 +685,3 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     }
     return memoi_session_give_plan(s, status, plan);
 }
-

@@ -773,4 +773,3 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
 }
-

@@ -58,4 +58,3 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     }
     return MEMO_STATUS_OK;
 }
-

@@ -122,4 +122,3 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (is_end) timer->span_s = span_s;
     (void)memoi_session_is_ok(s, status);
 }
-

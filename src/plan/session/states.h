@@ -277,4 +277,3 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
     return memoi_session_transfer(s, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
                                   n_bytes, error);
 }
-

@@ -79,4 +79,3 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     memoi_put_bytes(text, " instead of ", sums[1] > most[1] ? sums[1] : 0);
     memo_text_put(text, "\n");
 }
-

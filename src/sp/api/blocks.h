@@ -126,4 +126,3 @@ typedef struct memo_share {
     int64_t begin, count;
 } memo_share;
 MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
-

@@ -343,4 +343,3 @@ MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int
                                              memo_error* error);
 
 #endif
-

@@ -69,4 +69,3 @@ MEMO_API memo_status memo_dispatch(memo_experts* experts, const memo_routing* ro
 MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
                                   const void* received, void* rows, int64_t row_elements,
                                   memo_type type, memo_error* error);
-

@@ -155,4 +155,3 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_exchange* exchange,
                                                 const memo_sp_attention_tensors* tensors,
                                                 memo_error* error);
-

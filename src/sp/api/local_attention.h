@@ -130,4 +130,3 @@ typedef struct memo_host_attention {
 MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
 
 #endif
-

@@ -33,4 +33,3 @@ MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, i
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
-

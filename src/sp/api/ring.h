@@ -34,4 +34,3 @@
  *                           what exchange s returns, for exchange s
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */
-

@@ -253,4 +253,3 @@ typedef union memo_row_desc {
         return memo_row_kernel(device, stream, kind, desc, error);                                 \
     }
 MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
-

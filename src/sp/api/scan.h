@@ -109,4 +109,3 @@ MEMO_API memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, v
                                             memo_error* error);
 MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
                                              memo_error* error);
-

@@ -137,4 +137,3 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
                                       int64_t n_batch, const int32_t* tokens, int64_t ahead,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
-

@@ -29,4 +29,3 @@ typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
     int32_t first_kv, n_kv; /* key head of query head h: h / (Hq / Hkv) */
 } memo_ulysses_heads;
-

@@ -264,4 +264,3 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
         info->needed_rows[i / n] += each * plan->pieces[i].n_needed;
     }
 }
-

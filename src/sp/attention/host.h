@@ -318,4 +318,3 @@ memo_attention memo_host_attention_functions(memo_host_attention* state) {
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-

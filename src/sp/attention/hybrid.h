@@ -926,4 +926,3 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_
                                        memo_error* error) {
     return memoi_hybrid_run(attention, exchange, tensors, 1, error);
 }
-

@@ -50,4 +50,3 @@ MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t
     memo_mask_interval(mask, q->start, begin, &ignored);
     memo_mask_interval(mask, q->start + n_queries - 1, &ignored, end);
 }
-

@@ -482,4 +482,3 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     }
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 }
-

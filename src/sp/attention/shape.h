@@ -122,4 +122,3 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
     }
     return mask;
 }
-

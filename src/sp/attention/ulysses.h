@@ -207,4 +207,3 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         packed += peer.n * m.unit * m.n_rows;
     }
 }
-
