@@ -1161,8 +1161,9 @@ typedef struct memo_state {
  * version.  Unless stated otherwise, a function that returns int returns 1 on success and 0 on
  * failure or for "no"; one that returns memo_status sets error if it fails.
  *
- *     >>base                 errors, numbers, arrays, hash map, sorting, clock; all headers use it
- *     >>text                 errors; text that is written; files that are replaced whole
+ *     >>base                 numbers, arrays, hash map, sorting, clock; all headers use it
+ *     >>error                statuses and messages
+ *     >>text                 text that is written; files that are replaced whole
  *     >>reader               lines, words, numbers
  *     >>records              lines of values, by one table; first and last line of memo's files
  *     >>trace                requests of a step
@@ -1198,6 +1199,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#ifndef MEMO_NO_HOST_DEVICE
+#include <pthread.h>
+#endif
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -1228,7 +1232,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: errors, numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
+ * Knows: numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
  * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
 
 /* Internal functions are static, and cause no warning if a build does not use them. */
@@ -1647,8 +1651,8 @@ MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const 
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
-/* ---- >>text -------------------------------------------------------------------------------------
- * Knows: errors, memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+/* ---- >>error ------------------------------------------------------------------------------------
+ * Knows: statuses and messages.  Knows nothing else. */
 
 const char* memo_status_name(memo_status status) {
     static const char* const names[] = {"ok",
@@ -1681,6 +1685,9 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
     }
     return status;
 }
+
+/* ---- >>text -------------------------------------------------------------------------------------
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
@@ -4368,7 +4375,6 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-#include <pthread.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif

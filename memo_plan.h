@@ -973,8 +973,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
- *     >>session measure        the times of a micro-batch that runs
  *     >>session slices         which size of slices
+ *     >>session measure        the times of a micro-batch that runs
  *     >>session life           measure, plan, open in a row
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
@@ -10390,6 +10390,31 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     return memoi_session_report(s, error);
 }
 
+void memo_session_destroy(memo_session* s) {
+    if (!s) return;
+    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memoi_inspector_destroy(s);
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    memob_arrays_free(&s->arrays);
+    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+        memo_swap_destroy(s->parts[k].swap);
+        memo_arena_destroy(s->parts[k].arena);
+        memob_swap_placement_free(&s->parts[k].placement);
+    }
+    memob_states_destroy(s->states); /* whose streams the engines above use */
+    memob_arrays_free(&s->states_arrays);
+    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
+    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    memo_step_plan_destroy(s->own_plan);
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_destroy(s->own_device);
+#endif
+    MEMO_FREE(s);
+}
+
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of devices. */
 
@@ -11335,6 +11360,65 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     return status;
 }
 
+/* --- >>session slices ---
+ * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
+
+/* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
+ * if they fit the device, or of the device beyond all bytes of hosts. */
+MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
+    const int64_t limit_bytes = plan->device_budget_bytes;
+    const int fits = memoi_step_plan_fits(plan);
+    double step_s = 0, device_bytes = 0, host_bytes = 0;
+    for (; plan; plan = plan->next) {
+        step_s += plan->times ? plan->times->step_s : 0;
+        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
+        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
+    }
+    if (fits) return step_s;
+    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
+                                                             : 1e20 * host_bytes;
+}
+
+/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
+ * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
+ * because sizes, times and this end are agreed. */
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
+    memo_session_desc own = *desc;
+    int n_fit = 0;
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    *plan = NULL;
+
+    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+        const int64_t larger = own.slice_rows;
+        memo_step_plan* trial = NULL;
+        memo_error failed;
+        memo_status status;
+        int is_better;
+        own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
+        if (own.slice_rows == larger) break; /* a tile */
+        if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
+
+        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
+            if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
+                status == MEMO_STATUS_INFEASIBLE)
+                status = MEMO_STATUS_OK;
+            status = memoi_session_verdict(desc, status, &failed);
+            if (!status) break;
+        }
+        if (status && error) *error = failed;
+        n_fit += !status && memoi_step_plan_fits(trial);
+        is_better =
+            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+        if (status) return status;
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* --- >>session measure ---
  * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
 
@@ -11763,65 +11847,6 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     return status;
 }
 
-/* --- >>session slices ---
- * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
-
-/* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
- * if they fit the device, or of the device beyond all bytes of hosts. */
-MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
-    const int64_t limit_bytes = plan->device_budget_bytes;
-    const int fits = memoi_step_plan_fits(plan);
-    double step_s = 0, device_bytes = 0, host_bytes = 0;
-    for (; plan; plan = plan->next) {
-        step_s += plan->times ? plan->times->step_s : 0;
-        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
-        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
-    }
-    if (fits) return step_s;
-    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
-                                                             : 1e20 * host_bytes;
-}
-
-/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
- * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
- * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
-    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
-    memo_session_desc own = *desc;
-    int n_fit = 0;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
-    *plan = NULL;
-
-    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
-        const int64_t larger = own.slice_rows;
-        memo_step_plan* trial = NULL;
-        memo_error failed;
-        memo_status status;
-        int is_better;
-        own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
-        if (own.slice_rows == larger) break; /* a tile */
-        if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
-
-        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
-        if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
-            if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
-                status == MEMO_STATUS_INFEASIBLE)
-                status = MEMO_STATUS_OK;
-            status = memoi_session_verdict(desc, status, &failed);
-            if (!status) break;
-        }
-        if (status && error) *error = failed;
-        n_fit += !status && memoi_step_plan_fits(trial);
-        is_better =
-            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
-        if (status) return status;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* --- >>session life ---
  * Knows: the public calls.  Knows nothing of what they do. */
 
@@ -11878,31 +11903,6 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     else
         (*session)->own_plan = plan;
     return status;
-}
-
-void memo_session_destroy(memo_session* s) {
-    if (!s) return;
-    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
-    memoi_inspector_destroy(s);
-    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
-        if (s->timers[k / 2].events[k % 2])
-            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
-    memob_arrays_free(&s->arrays);
-    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
-        memo_swap_destroy(s->parts[k].swap);
-        memo_arena_destroy(s->parts[k].arena);
-        memob_swap_placement_free(&s->parts[k].placement);
-    }
-    memob_states_destroy(s->states); /* whose streams the engines above use */
-    memob_arrays_free(&s->states_arrays);
-    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
-    memo_step_plan_destroy(s->own_plan);
-#ifndef MEMO_NO_HOST_DEVICE
-    memo_host_device_destroy(s->own_device);
-#endif
-    MEMO_FREE(s);
 }
 
 void memo_session_get_info(const memo_session* s, memo_session_info* info) {

@@ -193,8 +193,9 @@ extern "C" {
  * version.  Unless stated otherwise, a function that returns int returns 1 on success and 0 on
  * failure or for "no"; one that returns memo_status sets error if it fails.
  *
- *     >>base                 errors, numbers, arrays, hash map, sorting, clock; all headers use it
- *     >>text                 errors; text that is written; files that are replaced whole
+ *     >>base                 numbers, arrays, hash map, sorting, clock; all headers use it
+ *     >>error                statuses and messages
+ *     >>text                 text that is written; files that are replaced whole
  *     >>reader               lines, words, numbers
  *     >>records              lines of values, by one table; first and last line of memo's files
  *     >>trace                requests of a step
@@ -230,6 +231,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#ifndef MEMO_NO_HOST_DEVICE
+#include <pthread.h>
+#endif
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -265,6 +269,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
+#include "memo/error.h"
 #include "memo/text.h"
 #include "memo/reader.h"
 #include "memo/records.h"

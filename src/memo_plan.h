@@ -117,8 +117,8 @@ extern "C" {
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
- *     >>session measure        the times of a micro-batch that runs
  *     >>session slices         which size of slices
+ *     >>session measure        the times of a micro-batch that runs
  *     >>session life           measure, plan, open in a row
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
@@ -197,8 +197,8 @@ extern "C" {
 #include "plan/session/words.h"
 #include "plan/session/file.h"
 #include "plan/session/open.h"
-#include "plan/session/measure.h"
 #include "plan/session/slices.h"
+#include "plan/session/measure.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"
 #endif /* MEMO_PLAN_IMPLEMENTATION */

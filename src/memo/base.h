@@ -1,6 +1,7 @@
 #pragma once
+#include "memo/error.h"
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: errors, numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
+ * Knows: numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
  * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
 
 /* Internal functions are static, and cause no warning if a build does not use them. */

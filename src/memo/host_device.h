@@ -8,7 +8,6 @@
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-#include <pthread.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif

@@ -1,39 +1,7 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: errors, memo_text, files that are replaced whole.  Knows nothing of what the text says. */
-
-const char* memo_status_name(memo_status status) {
-    static const char* const names[] = {"ok",
-                                        "invalid argument",
-                                        "invalid state",
-                                        "out of device memory",
-                                        "out of host memory",
-                                        "diverged from the plan",
-                                        "infeasible",
-                                        "input/output error",
-                                        "format error",
-                                        "unknown version",
-                                        "device error",
-                                        "unsupported",
-                                        "communication error"};
-    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
-}
-
-memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
-    if (error) {
-        va_list arguments;
-        char* c;
-        error->status = status;
-        error->line = 0;
-        va_start(arguments, format);
-        vsnprintf(error->message, sizeof error->message, format, arguments);
-        va_end(arguments);
-        for (c = error->message; *c; c++)
-            if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
-    }
-    return status;
-}
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);

@@ -1,4 +1,5 @@
 #pragma once
+#include "sp/row_bodies.h"
 #include "memo/device.h"
 #include "sp/comm.h"
 /* ---- >>row kernels ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/states.h"
 #include "memo/swap_places.h"
 #include "memo/swap_order.h"
 #include "plan/profile_file.h"

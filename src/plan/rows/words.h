@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/swap_rows.h"
 #include "plan/profile_file.h"
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */

@@ -1,6 +1,6 @@
 #pragma once
 #include "plan/profile.h"
-#include "plan/session/plan.h"
+#include "plan/session/slices.h"
 #include "plan/session/open.h"
 /* --- >>session measure ---
  * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */

@@ -773,3 +773,28 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
 }
+
+void memo_session_destroy(memo_session* s) {
+    if (!s) return;
+    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memoi_inspector_destroy(s);
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    memob_arrays_free(&s->arrays);
+    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+        memo_swap_destroy(s->parts[k].swap);
+        memo_arena_destroy(s->parts[k].arena);
+        memob_swap_placement_free(&s->parts[k].placement);
+    }
+    memob_states_destroy(s->states); /* whose streams the engines above use */
+    memob_arrays_free(&s->states_arrays);
+    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
+    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    memo_step_plan_destroy(s->own_plan);
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_destroy(s->own_device);
+#endif
+    MEMO_FREE(s);
+}
