@@ -179,14 +179,15 @@ build/bench/%: bench/papers/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
 # The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
-# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all tests.
 TEST_LIB   := $(BUILD)/tests/lib.a
-TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
+TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS)
 $(BUILD)/tests/lib/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(OPTIMIZE_TESTS) $(ASSERTS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 $(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
@@ -275,7 +276,7 @@ CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
 build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(ASSERTS) $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
 
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
@@ -294,7 +295,7 @@ bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmark
 MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)
 
 build/mpi/tests/%: tests/%.c Makefile
-	$(call build,-O2 -Itests)
+	$(call build,-O2 -Itests $(ASSERTS))
 build/mpi/tests/%: override CC := mpicc
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
@@ -310,7 +311,7 @@ build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
-		-fno-sanitize-recover=all $< -o $@ -lm
+		-fno-sanitize-recover=all $(ASSERTS) $< -o $@ -lm
 
 fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)

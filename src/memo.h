@@ -111,7 +111,8 @@
  * OPTIONS (define before the implementation)
  *     MEMO_STATIC              all functions are static
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
- *     MEMO_ASSERT              (default assert)
+ *     MEMO_ASSERT              checks invariants of the library, for example with assert (default:
+ *                              nothing is checked, which costs nothing)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
  *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
@@ -257,7 +258,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #define MEMO_FREE(address)      free(address)
 #endif
 #ifndef MEMO_ASSERT
-#define MEMO_ASSERT(condition) assert(condition)
+#define MEMO_ASSERT(condition) ((void)sizeof(!(condition)))
 #endif
 #ifndef MEMO_FILE_BYTES_MAX
 #define MEMO_FILE_BYTES_MAX ((int64_t)1 << 30)

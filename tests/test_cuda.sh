@@ -18,7 +18,7 @@ if ! command -v nvcc >/dev/null 2>&1; then
     exit
 fi
 
-flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
+flags="-std=c++17 -O1 -I. -DMEMO_ASSERT(condition)=assert(condition) -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
 # Calls that must not happen inside a step are intercepted by the linker.
 wraps=$(sh tests/cuda_wraps.sh)
 
