@@ -234,7 +234,7 @@ infinity and -0 in rows; compile the implementation in a file of its own without
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#ifndef MEMO_NO_HOST_DEVICE
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
 #include <pthread.h>
 #endif
 #include <signal.h>
