@@ -18,7 +18,7 @@
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
  *
  * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
- * preferably a small memo.c, and compile this file without -ffast-math:
+ * preferably a small memo.c.  -ffast-math is refused for this file:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
@@ -115,6 +115,7 @@
  *     MEMO_ASSERT              checks invariants of the library, for example with assert (default:
  *                              nothing is checked, which costs nothing)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
+ *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math, which breaks NaN, infinity and -0 in rows
  *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
@@ -763,6 +764,9 @@ typedef struct memo_host_device_desc {
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
     int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
+    /* Stack of a stream's thread, which runs the functions; rounded up to 64 KiB.  0: 8 MiB.  A
+     * stack takes memory only for the pages that a function touches. */
+    int64_t stack_bytes;
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
@@ -1190,9 +1194,10 @@ typedef struct memo_state {
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
 
-#if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
-#error "memo.h: a system header came before the implementation without POSIX; include memo.h \
-first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)) &&         \
+    !defined(MEMO_ALLOW_FAST_MATH)
+#error "memo.h: the implementation is compiled with -ffast-math or -Ofast, which breaks NaN, \
+infinity and -0 in rows; compile the implementation in a file of its own without this option"
 #endif
 
 #include <assert.h>
@@ -1200,7 +1205,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#ifndef MEMO_NO_HOST_DEVICE
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
 #include <pthread.h>
 #endif
 #include <signal.h>
@@ -1217,6 +1222,12 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 #include <time.h>
 #include <unistd.h>
+
+/* Two macros that C libraries hide without _POSIX_C_SOURCE and _DEFAULT_SOURCE. */
+#if defined(__linux__) && !(defined(CLOCK_MONOTONIC) && defined(M_PI))
+#error "memo.h: a system header came before the implementation without POSIX; include memo.h \
+first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#endif
 
 #if defined(MEMO_MALLOC) != defined(MEMO_FREE)
 #error "memo.h: define MEMO_MALLOC and MEMO_FREE both, or neither"
@@ -1610,6 +1621,23 @@ MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_byte
 }
 
 /* --- threads --- */
+
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
+/* Starts a thread; 0 on success, else a number for strerror.  stack_bytes 0: 8 MiB, because the
+ * default of musl, 128 KiB, and that of `ulimit -s` may be too small for a user's function. */
+MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*function)(void*),
+                              void* argument) {
+    const int64_t unit_bytes = 1 << 16; /* at least PTHREAD_STACK_MIN, and whole pages */
+    pthread_attr_t attributes;
+    int code = pthread_attr_init(&attributes);
+    if (code) return code;
+    stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
+    code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
+    if (!code) code = pthread_create(thread, &attributes, function, argument);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+#endif
 
 /* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
 #define MEMOB_SPINS 64
@@ -4545,7 +4573,7 @@ typedef struct memoi_host_memory {
 typedef struct memoi_host {
     uint64_t magic;
     memo_device table;
-    int64_t queue_operations;
+    int64_t queue_operations, stack_bytes;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
     memoi_host_event* free_events;
@@ -4868,11 +4896,13 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
 
     /* The worker last: it runs at once. */
-    if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
+    if (memob_thread_create(&stream->thread, host->stack_bytes, memoi_host_worker, stream)) {
         MEMO_FREE(stream->ops);
         return memo_error_set(
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "stream %s: the system cannot create another thread; use fewer streams", stream->name);
+            "stream %s: the system cannot create another thread; use fewer streams, or a smaller "
+            "memo_host_device_desc.stack_bytes",
+            stream->name);
     }
     stream->made.is_live = 1;
     *handle = (memo_stream)stream;
@@ -5124,7 +5154,9 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
         (status =
              memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
         (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
-                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)))
+                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)) ||
+        (status = memob_check_integer(name, "stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX,
+                                      error)))
         return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
@@ -5132,6 +5164,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->magic = MEMOI_HOST_MAGIC;
     host->queue_operations =
         desc->queue_operations ? desc->queue_operations : MEMOI_HOST_QUEUE_OPERATIONS;
+    host->stack_bytes = desc->stack_bytes;
     host->device_memory.name = "device";
     host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     host->device_memory.capacity_bytes = desc->device_memory_bytes;

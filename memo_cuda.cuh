@@ -227,7 +227,6 @@ MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
 #include "memo.h" /* its room >>base, if the file did not have it yet */
 
 #include <cuda.h> /* types only: the driver's functions are found at run time */
-#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -1522,7 +1521,7 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
     memo_status status = MEMO_STATUS_OK;
     memoi_cuda_lane* lane;
     if (cuda->has_worker && !cuda->is_worker_started) {
-        int code = pthread_create(&cuda->worker, NULL, memoi_cuda_worker, cuda);
+        int code = memob_thread_create(&cuda->worker, 0, memoi_cuda_worker, cuda);
         if (code)
             return memo_error_set(error, MEMO_STATUS_DEVICE, "a thread for host functions: %s",
                                   strerror(code));

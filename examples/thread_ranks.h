@@ -32,6 +32,17 @@ static void* thread_rank_main(void* argument) {
     return NULL;
 }
 
+/* The stack is that of a host device's streams, also with musl and under `ulimit -s`. */
+static int thread_rank_start(pthread_t* thread, thread_rank* rank) {
+    pthread_attr_t attributes;
+    int code = pthread_attr_init(&attributes);
+    if (code) return code;
+    pthread_attr_setstacksize(&attributes, 8 << 20);
+    code = pthread_create(thread, &attributes, thread_rank_main, rank);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+
 /* Devices and communicators are set.  Rank 0 is the calling thread. */
 static memo_status thread_ranks_prepare(thread_ranks* team, int32_t n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -64,8 +75,7 @@ static memo_status thread_ranks_call(thread_ranks* team,
         ranks[i].user = user;
     }
 
-    while (n_started < team->n &&
-           !pthread_create(&threads[n_started], NULL, thread_rank_main, &ranks[n_started]))
+    while (n_started < team->n && !thread_rank_start(&threads[n_started], &ranks[n_started]))
         n_started++;
     if (n_started < team->n) { /* started ranks would wait for the missing one */
         memo_comm_abort(team->comms[n_started]);

@@ -17,7 +17,7 @@
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
  *
  * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
- * preferably a small memo.c, and compile this file without -ffast-math:
+ * preferably a small memo.c.  -ffast-math is refused for this file:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
@@ -114,6 +114,7 @@
  *     MEMO_ASSERT              checks invariants of the library, for example with assert (default:
  *                              nothing is checked, which costs nothing)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
+ *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math, which breaks NaN, infinity and -0 in rows
  *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
@@ -222,9 +223,10 @@ extern "C" {
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
 
-#if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
-#error "memo.h: a system header came before the implementation without POSIX; include memo.h \
-first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)) &&         \
+    !defined(MEMO_ALLOW_FAST_MATH)
+#error "memo.h: the implementation is compiled with -ffast-math or -Ofast, which breaks NaN, \
+infinity and -0 in rows; compile the implementation in a file of its own without this option"
 #endif
 
 #include <assert.h>
@@ -232,7 +234,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#ifndef MEMO_NO_HOST_DEVICE
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
 #include <pthread.h>
 #endif
 #include <signal.h>
@@ -249,6 +251,12 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 #include <time.h>
 #include <unistd.h>
+
+/* Two macros that C libraries hide without _POSIX_C_SOURCE and _DEFAULT_SOURCE. */
+#if defined(__linux__) && !(defined(CLOCK_MONOTONIC) && defined(M_PI))
+#error "memo.h: a system header came before the implementation without POSIX; include memo.h \
+first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#endif
 
 #if defined(MEMO_MALLOC) != defined(MEMO_FREE)
 #error "memo.h: define MEMO_MALLOC and MEMO_FREE both, or neither"

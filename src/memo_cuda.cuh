@@ -84,7 +84,6 @@ extern "C" {
 #include "memo.h" /* its room >>base, if the file did not have it yet */
 
 #include <cuda.h> /* types only: the driver's functions are found at run time */
-#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 

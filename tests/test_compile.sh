@@ -118,10 +118,24 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
         run "$folder/two"
 }
 
+# -ffast-math is refused by its name, unless the user allows it.
+fast_math() { # COMPILER
+    for flag in -ffast-math -Ofast -ffinite-math-only; do
+        if $1 -std=c99 -I. -Iextras $flag -fsyntax-only $sources/implementation.c >"$folder/fast" 2>&1; then
+            echo "compiles with $flag"
+            return 1
+        fi
+        grep -q 'error.*memo\.h: the implementation is compiled with -ffast-math' "$folder/fast" || { cat "$folder/fast"; return 1; }
+    done
+    echo '#include "memo_sp.h"' >"$folder/public.c"
+    run $1 -std=c99 -I. -ffast-math -fsyntax-only "$folder/public.c" &&
+        run $1 -std=c99 -I. -Iextras -ffast-math -DMEMO_ALLOW_FAST_MATH -fsyntax-only $sources/implementation.c
+}
+
 # -ffast-math lets a compiler assume that no value is NaN.  Bad descs are refused nevertheless.  -Ofast would take
 # three times as long to compile.
 refuses_with_fast_math() { # COMPILER TEST
-    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -I. -Iextras -Itests $lp_cflags \
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -DMEMO_ALLOW_FAST_MATH -I. -Iextras -Itests $lp_cflags \
         "tests/$2.c" tests/lib/scarce.c -o "$folder/$2" $lp_libs -lpthread -lm &&
         run "$folder/$2" refuse
 }
@@ -269,6 +283,13 @@ late_header() { # COMPILER
         run $1 -std=gnu99 $warnings -I. -Iextras -fsyntax-only $sources/late.c
 }
 
+# A machine of another byte order computes the same rows: it runs a test program.
+big_endian() {
+    run s390x-linux-gnu-gcc -static -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -I. -Iextras -Itests \
+        tests/test_row_kernels.c tests/lib/scarce.c -o "$folder/rows" -lpthread -lm &&
+        run qemu-s390x "$folder/rows"
+}
+
 # The check comes before the first header that a system without 32-bit headers lacks.
 narrow_target() { # COMPILER
     $1 -std=c99 -m32 -ffreestanding -I. -DHEADER='"memo.h"' -fsyntax-only $sources/alone.c >"$folder/narrow" 2>&1
@@ -344,6 +365,22 @@ if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
 else
     skip "a 32-bit target is refused" "$first_c has no 32-bit target; a compiler with -m32 would"
 fi
+if has musl-gcc; then
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
+        test_is "$header alone, musl-gcc: c99" check_alone $header musl-gcc c c99 $implementations
+    done
+    test_is "a system header too early is named, musl-gcc" late_header musl-gcc
+else
+    skip "headers with musl" "musl-gcc is not installed; musl-tools has it"
+fi
+if has s390x-linux-gnu-gcc && has qemu-s390x; then
+    test_is "rows on a big-endian machine" big_endian
+else
+    skip "rows on a big-endian machine" "s390x-linux-gnu-gcc or qemu-s390x is not installed; gcc-s390x-linux-gnu and qemu-user have them"
+fi
+for compiler in $c_compilers; do
+    test_is "-ffast-math is refused, $compiler" fast_math $compiler
+done
 mingw=x86_64-w64-mingw32-gcc
 if has $mingw; then
     test_is "Windows, all but chapter 6, MinGW" object $mingw c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE
@@ -353,9 +390,8 @@ fi
 for header in memo.h memo_plan.h memo_sp.h $(grep -l "^/\* ROOMS" extras/*.h); do
     test_is "the example in the head of $header" head_example $first_c $header
 done
-if echo '#include <stdio.h>
-__GLIBC__' | $first_c -E - 2>/dev/null | grep -qx __GLIBC__; then
-    skip "a system header too early is named" "this C library always shows POSIX; glibc would not"
+if [ "$(uname -s)" != Linux ]; then
+    skip "a system header too early is named" "this C library always shows POSIX; those of Linux do not"
 else
     for compiler in $c_compilers; do
         test_is "a system header too early is named, $compiler" late_header $compiler

@@ -1,5 +1,6 @@
 /* test_host_device.c - the host device: the promises of chapter 4 of memo.h for every device, and
  * of chapter 6 for this one. */
+#define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -494,11 +495,51 @@ TEST(counters_wrap) {
     CHECK(!memob_counter_reached(&counter, 4));
 }
 
+/* Touches n pieces of 64 KiB of its stack; returns n. */
+static int64_t touch_stack(int64_t n) {
+    volatile char piece[1 << 16];
+    for (size_t i = 0; i < sizeof piece; i += 4096) piece[i] = 1;
+    return n ? touch_stack(n - 1) + piece[4096] : 0;
+}
+static memo_status touch_mib(void* args, memo_error* e) {
+    const int64_t n = *(int64_t*)args * 16;
+    return touch_stack(n) == n ? MEMO_STATUS_OK : memo_error_set(e, MEMO_STATUS_DEVICE, "stack");
+}
+
+/* The system's default, set here to 128 KiB, is not what a stream gets. */
+TEST(functions_have_the_stack_of_the_desc) {
+    const memo_host_device_desc huge = {.stack_bytes = MEMOB_BYTES_MAX};
+    const memo_host_device_desc descs[] = {{0}, {.stack_bytes = (44 << 20) - 12345}};
+    const int64_t touched_mib[] = {7, 40};
+    memo_stream stream;
+#if defined(__linux__)
+    pthread_attr_t before, small;
+    CHECK(!pthread_getattr_default_np(&before) && !pthread_attr_init(&small));
+    CHECK(!pthread_attr_setstacksize(&small, 128 << 10) && !pthread_setattr_default_np(&small));
+#endif
+    for (int i = 0; i < 2; i++) {
+        own_rig r = rig_begin(&descs[i], 1);
+        CHECK_OK(memo_host_device_launch(r.device, r.streams[0], touch_mib, &touched_mib[i],
+                                         sizeof touched_mib[i], &error));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+    }
+#if defined(__linux__)
+    CHECK(!pthread_setattr_default_np(&before));
+    pthread_attr_destroy(&before);
+    pthread_attr_destroy(&small);
+#endif
+
+    own_rig none = rig_begin(&huge, 0);
+    CHECK(memo_stream_create(none.d, "huge", 0, &stream, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK(!stream && strstr(error.message, "stack_bytes"));
+}
+
 TEST(arguments_are_checked) {
     const memo_host_device_desc bad[] = {{.device_memory_bytes = -1},
                                          {.to_host_bytes_per_s = -1},
                                          {.to_device_bytes_per_s = memo_test_nan()},
-                                         {.queue_operations = -1}};
+                                         {.queue_operations = -1},
+                                         {.stack_bytes = -1}};
     own_rig r = rig_begin(NULL, 1);
     own_rig other = rig_begin(NULL, 1);
     memo_device* device;
@@ -507,7 +548,7 @@ TEST(arguments_are_checked) {
     int32_t is_done;
     memset(no_context, 0, sizeof no_context);
 #define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         INVALID(memo_host_device_create(&bad[i], &device, &error));
         CHECK(device == NULL);
     }

@@ -34,6 +34,16 @@ little_address_space() { # ARGUMENT...
     [ "$code" -eq 0 ] && [ $n_refused -gt 0 ]
 }
 
+# Threads bring their own stack, the main thread's has a least size.
+little_stack() {
+    for kib in 128 256 1023; do
+        (ulimit -s $kib && ends && [ "$code" -eq 1 ] && one_line "\`ulimit -s\` is $kib KiB of stack; 1024 or more would work$") || return
+    done
+    for more in "" "--ranks 4 --policy memo" --dry-run; do
+        (ulimit -s 1024 && ends $more && [ "$code" -eq 0 ] && [ ! -s err ]) || return
+    done
+}
+
 # The first signal waits for the end of the step, which does not come for minutes on this link.
 second_signal_ends_at_once() { # SIGNAL STATUS
     rm -f begun
@@ -67,6 +77,7 @@ slow_links_are_refused() {
 
 test_is "little address space is refused" little_address_space
 test_is "so it is with ranks" little_address_space --ranks 4
+test_is "a small stack is refused, or suffices" little_stack
 test_is "a second SIGTERM ends a step that takes long" second_signal_ends_at_once TERM 143
 test_is "a second SIGHUP ends a step that takes long" second_signal_ends_at_once HUP 129
 test_is "a link too slow for the tokens is refused" slow_links_are_refused

@@ -106,9 +106,13 @@ static inline void gpt_helpers_end(void) {
  * system provides fewer. */
 static inline void gpt_helpers_begin(int n_threads) {
     gpt_pool* pool = &gpt_helpers;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes)) return;
+    pthread_attr_setstacksize(&attributes, 8 << 20); /* as streams have, also under `ulimit -s` */
     while (pool->n_threads < n_threads - 1 && pool->n_threads < GPT_THREADS_MAX &&
-           pthread_create(&pool->threads[pool->n_threads], NULL, gpt_help, pool) == 0)
+           pthread_create(&pool->threads[pool->n_threads], &attributes, gpt_help, pool) == 0)
         pool->n_threads++;
+    pthread_attr_destroy(&attributes);
 }
 
 /* Runs work on [begin, end).  Returns when all pieces are done. */

@@ -128,6 +128,18 @@ static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* er
     return status;
 }
 
+/* Planning takes a quarter of a MiB of the main thread's stack; other threads bring their own. */
+static memo_status compute_check_stack(memo_error* error) {
+    const rlim_t least = 1 << 20;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= least)
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                          "`ulimit -s` is %lld KiB of stack; %lld or more would work",
+                          (long long)(limit.rlim_cur >> 10), (long long)(least >> 10));
+}
+
 /* Adds the limit to a message about memory: `ulimit -v` is easily forgotten. */
 static void compute_explain(memo_error* error) {
     const size_t used = strlen(error->message);

@@ -446,6 +446,7 @@ int main(int argc, char** argv) {
     /* Options. */
     memo_status status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
+    if (!status && !j.options.is_help) status = compute_check_stack(&error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);

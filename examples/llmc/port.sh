@@ -50,10 +50,10 @@ if [ "$target" = bf16 ]; then
     [ "$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')" -lt 13 ] ||
         sed -i 's/PreferredLocation, cudaCpuDeviceId/PreferredLocation, cudaMemLocation{cudaMemLocationTypeHost, 0}/' ported/llmc/cuda_utils.cuh
     printf '#define MEMO_IMPLEMENTATION\n#define MEMO_CUDA_IMPLEMENTATION\n#include "memo.h"\n#include "memo_cuda.cuh"\n' >memo.cu
-    flags="-arch=sm_90 -std=c++17 -O2 --use_fast_math -w -I$root"
-    nvcc $flags -c memo.cu -o memo.o
+    flags="-arch=sm_90 -std=c++17 -O2 -w -I$root"
+    nvcc $flags -c memo.cu -o memo.o # without --use_fast_math: rows keep NaN and -0
     for program in train test profile; do
-        nvcc $flags -DENABLE_BF16 -DMULTI_GPU ported/${program}_gpt2.cu memo.o -lcublas -lcublasLt -lnccl -o ported/${program}_sm_90
+        nvcc $flags --use_fast_math -DENABLE_BF16 -DMULTI_GPU ported/${program}_gpt2.cu memo.o -lcublas -lcublasLt -lnccl -o ported/${program}_sm_90
         echo "${program}_gpt2.cu compiles and links for sm_90, bf16, several GPUs"
     done
     exit

@@ -379,6 +379,23 @@ MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_byte
 
 /* --- threads --- */
 
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
+/* Starts a thread; 0 on success, else a number for strerror.  stack_bytes 0: 8 MiB, because the
+ * default of musl, 128 KiB, and that of `ulimit -s` may be too small for a user's function. */
+MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*function)(void*),
+                              void* argument) {
+    const int64_t unit_bytes = 1 << 16; /* at least PTHREAD_STACK_MIN, and whole pages */
+    pthread_attr_t attributes;
+    int code = pthread_attr_init(&attributes);
+    if (code) return code;
+    stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
+    code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
+    if (!code) code = pthread_create(thread, &attributes, function, argument);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+#endif
+
 /* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
 #define MEMOB_SPINS 64
 

@@ -177,7 +177,7 @@ typedef struct memoi_host_memory {
 typedef struct memoi_host {
     uint64_t magic;
     memo_device table;
-    int64_t queue_operations;
+    int64_t queue_operations, stack_bytes;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
     memoi_host_event* free_events;
@@ -500,11 +500,13 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
 
     /* The worker last: it runs at once. */
-    if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
+    if (memob_thread_create(&stream->thread, host->stack_bytes, memoi_host_worker, stream)) {
         MEMO_FREE(stream->ops);
         return memo_error_set(
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "stream %s: the system cannot create another thread; use fewer streams", stream->name);
+            "stream %s: the system cannot create another thread; use fewer streams, or a smaller "
+            "memo_host_device_desc.stack_bytes",
+            stream->name);
     }
     stream->made.is_live = 1;
     *handle = (memo_stream)stream;
@@ -756,7 +758,9 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
         (status =
              memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
         (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
-                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)))
+                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)) ||
+        (status = memob_check_integer(name, "stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX,
+                                      error)))
         return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
@@ -764,6 +768,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->magic = MEMOI_HOST_MAGIC;
     host->queue_operations =
         desc->queue_operations ? desc->queue_operations : MEMOI_HOST_QUEUE_OPERATIONS;
+    host->stack_bytes = desc->stack_bytes;
     host->device_memory.name = "device";
     host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     host->device_memory.capacity_bytes = desc->device_memory_bytes;

@@ -16,6 +16,9 @@ typedef struct memo_host_device_desc {
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
     int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
+    /* Stack of a stream's thread, which runs the functions; rounded up to 64 KiB.  0: 8 MiB.  A
+     * stack takes memory only for the pages that a function touches. */
+    int64_t stack_bytes;
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {

@@ -54,14 +54,10 @@ MEMOI void* memoi_team_work(void* search) {
 MEMOI void memoi_team_runs(memoi_team* team) {
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
-    pthread_attr_t attributes;
     char is_started[MEMOI_THREADS] = {0};
-    int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
-    if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
-    for (int64_t k = 1; k < team->n && has_attributes; k++)
-        is_started[k] =
-            pthread_create(&threads[k], &attributes, memoi_team_work, &team->searches[k]) == 0;
-    if (has_attributes) pthread_attr_destroy(&attributes);
+    for (int64_t k = 1; k < team->n; k++)
+        is_started[k] = !memob_thread_create(&threads[k], MEMOI_THREAD_STACK_BYTES, memoi_team_work,
+                                             &team->searches[k]);
     memoi_team_work(&team->searches[0]);
     for (int64_t k = 1; k < team->n; k++) {
         if (is_started[k])
