@@ -9422,21 +9422,6 @@ MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int3
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
 
-/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
- * a quiet one elsewhere?  One could be chance in a tensor of integers. */
-MEMOI int memoi_inspector_is_of_poison(const char* bytes, int64_t n_bytes) {
-    const char* end = bytes + n_bytes;
-    int n = 0;
-    for (; end - bytes >= 4; bytes += 4) {
-        uint32_t word;
-        memcpy(&word, bytes, sizeof word);
-        word &= 0x7fffffff; /* without its sign */
-        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
-             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
-    }
-    return n > 1;
-}
-
 /* The first row in [begin, end) of the image that differs from the forward's; end: none.
  * is_forward: the image is the forward's; the first row that is computed from poison. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t t, int64_t begin,
@@ -9448,7 +9433,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
         const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memoi_inspector_is_of_poison(row, row_bytes)))
+        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes)))
             break;
     }
     return begin;

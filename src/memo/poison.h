@@ -23,6 +23,21 @@ MEMOI int64_t memob_poisoned(const char* bytes, int64_t n_bytes) {
     return i;
 }
 
+/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
+ * a quiet one elsewhere?  One could be chance in a tensor of integers. */
+MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
+    const char* end = bytes + n_bytes;
+    int n = 0;
+    for (; end - bytes >= 4; bytes += 4) {
+        uint32_t word;
+        memcpy(&word, bytes, sizeof word);
+        word &= 0x7fffffff; /* without its sign */
+        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+    }
+    return n > 1;
+}
+
 /* Poisons bytes of a device, and looks at them, part by part through pinned memory.  Each call
  * first waits for the streams that compute. */
 typedef struct memob_probe {
@@ -58,23 +73,40 @@ MEMOI void memob_probe_destroy(memob_probe* p) {
     memset(p, 0, sizeof *p);
 }
 
+MEMOI memo_status memob_probe_wait(memob_probe* p, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0; i < p->n_computing && !status; i++)
+        status = memo_stream_synchronize(&p->device, p->computing[i], error);
+    return status;
+}
+
+/* Where the host finds the first *n of n_bytes, with the same distance to a multiple of 8. */
+MEMOI char* memob_probe_part(const memob_probe* p, char* bytes, int64_t n_bytes, int64_t* n) {
+    *n = p->image ? memob_min(n_bytes, MEMOI_PROBE_BYTES) : n_bytes;
+    return p->image ? (char*)p->image + (uintptr_t)bytes % 8 : bytes;
+}
+
+/* Copies a part from the device, or to it, and waits. */
+MEMOI memo_status memob_probe_copy(memob_probe* p, char* bytes, int64_t n, int is_back,
+                                   memo_error* error) {
+    int64_t n_part;
+    char* image = memob_probe_part(p, bytes, n, &n_part);
+    memo_status status;
+    if (!p->image) return MEMO_STATUS_OK;
+    status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                       is_back ? bytes : image, is_back ? image : bytes, n, error);
+    return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
+}
+
 /* is_fill: poisons the bytes.  Otherwise *n_poisoned is how many of the first are poison. */
 MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes, int is_fill,
                                     int64_t* n_poisoned, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = n_bytes ? memob_probe_wait(p, error) : MEMO_STATUS_OK;
     int64_t at = 0, n, found;
-    for (int32_t i = 0; i < p->n_computing && !status; i++)
-        status = memo_stream_synchronize(&p->device, p->computing[i], error);
-
     for (; at < n_bytes && !status; at += n) {
-        char* image = p->image ? (char*)p->image + (uintptr_t)(bytes + at) % 8 : bytes + at;
-        n = p->image ? memob_min(n_bytes - at, MEMOI_PROBE_BYTES) : n_bytes - at;
+        char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
         if (is_fill) memob_poison(image, n);
-        if (p->image)
-            status =
-                memo_copy(&p->device, p->stream, is_fill ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                          is_fill ? bytes + at : image, is_fill ? image : bytes + at, n, error);
-        if (p->image && !status) status = memo_stream_synchronize(&p->device, p->stream, error);
+        status = memob_probe_copy(p, bytes + at, n, is_fill, error);
         if (status || is_fill) continue;
         found = memob_poisoned(image, n);
         *n_poisoned = at + found;
@@ -83,3 +115,21 @@ MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes
     return status;
 }
 
+/* Hashes the bytes.  *is_of_poison: poison, or numbers made of poison by arithmetic, are among
+ * them. */
+MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes, uint64_t* hash,
+                                   int* is_of_poison, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0, n;
+    *hash = 0;
+    *is_of_poison = 0;
+    if (n_bytes) status = memob_probe_wait(p, error);
+    for (; at < n_bytes && !status; at += n) {
+        const char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
+        status = memob_probe_copy(p, bytes + at, n, 0, error);
+        if (status) break;
+        *hash = 31 * *hash + memob_hash(image, n);
+        *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
+    }
+    return status;
+}
