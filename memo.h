@@ -680,14 +680,20 @@ MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream s
  *
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
  * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
- * end frees the remaining buffers, such as outputs, whose bytes stay in replay until the next
- * begin.  A micro-batch may request smaller sizes than planned, or stop before the last planned
- * request.  Only the first micro-batch is recorded; later micro-batches are served but not
+ * end frees the remaining buffers, such as outputs, whose bytes stay until the next begin.  A
+ * micro-batch may request smaller sizes than planned, or stop before the last planned request.  Only the first micro-batch is recorded; later micro-batches are served but not
  * recorded.  Waits that the plan buys are enqueued by the request, and the events by the free
  * before the request.
  *
  * A request other than the next planned request (too large, or too many) diverges.  The call fails
- * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
+ * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address.
+ *
+ * Checked (is_checked).  No two requests share bytes, and behind each lies a guard of three times
+ * its size.  All bytes are NaN before the request, after the free, and after the begin that follows
+ * an output: memory taken for zero and buffers freed too early make the loss NaN.  Writes to the
+ * guard, or to bytes of no live request, are found by the next alloc, free, end or begin that looks
+ * there.  The call returns INVALID_ARGUMENT with the buffer and the byte; all but begin have done
+ * their work.  A checked arena waits in every call. */
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
@@ -698,14 +704,18 @@ typedef struct memo_arena_desc {
     void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of the plan's numbers, on device, which has
-     * events. */
+     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling thread
+     * computes.  CUDA's default stream is NULL: pass it, too. */
     const memo_stream* streams;
     int32_t n_streams;
+    /* 1: finds mistakes, see above; needs about 4 times the bytes of all requests of a micro-batch
+     * together.  A dry run ignores this. */
+    int32_t is_checked;
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
+    int64_t reserved_bytes; /* replay: bytes of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
 typedef struct memo_arena memo_arena;
@@ -720,9 +730,9 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
  * may be freed.  Errors: INVALID_STATE (a micro-batch is open, or buffers live that the plan frees
- * before the first micro-batch). */
+ * before the first micro-batch); while recording, the device's. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
-/* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
+/* Errors: INVALID_STATE (no micro-batch is open). */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 
 /* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream; not
@@ -1179,6 +1189,7 @@ typedef struct memo_state {
  *     >>plan validation      offsets, holds, peak and bound
  *     >>plan file            its text
  *     >>device               a table of functions, checked and copied
+ *     >>poison               bytes that nobody may use, on a device
  *     >>arena                blocks of a device, recorded or in use
  *     >>arena creation       slots of a plan, memory of an arena
  *     >>arena requests       micro-batches and requests
@@ -3802,6 +3813,140 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     return range;
 }
 
+/* ---- >>poison -----------------------------------------------------------------------------------
+ * Knows: bytes that nobody may read or write, and how the host reaches bytes of a device.  Knows
+ * nothing of whose bytes they are. */
+
+/* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
+ * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
+ * bytes, so that a tensor that is updated in place changes.  Depends on the address. */
+MEMOI unsigned char memob_poison_at(const char* address) {
+    static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    return poison[(uintptr_t)address % 8];
+}
+
+MEMOI void memob_poison(char* bytes, int64_t n_bytes) {
+    for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memob_poison_at(bytes);
+}
+
+/* How many of the first bytes are poison. */
+MEMOI int64_t memob_poisoned(const char* bytes, int64_t n_bytes) {
+    int64_t i = 0;
+    while (i < n_bytes && (unsigned char)bytes[i] == memob_poison_at(bytes + i)) i++;
+    return i;
+}
+
+/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
+ * a quiet one elsewhere?  One could be chance in a tensor of integers. */
+MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
+    const char* end = bytes + n_bytes;
+    int n = 0;
+    for (; end - bytes >= 4; bytes += 4) {
+        uint32_t word;
+        memcpy(&word, bytes, sizeof word);
+        word &= 0x7fffffff; /* without its sign */
+        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+    }
+    return n > 1;
+}
+
+/* Poisons bytes of a device, and looks at them, part by part through pinned memory.  Each call
+ * first waits for the streams that compute. */
+typedef struct memob_probe {
+    memo_device device;           /* all zero: the bytes are on the host */
+    const memo_stream* computing; /* the caller's */
+    int32_t n_computing;
+    memo_stream stream;
+    void* image;
+} memob_probe;
+enum { MEMOI_PROBE_BYTES = 1 << 20 };
+
+/* device NULL: none.  memob_probe_destroy frees whatever was taken. */
+MEMOI memo_status memob_probe_create(memob_probe* p, const memo_device* device, const char* what,
+                                     const memo_stream* computing, int32_t n_computing,
+                                     memo_error* error) {
+    memo_status status;
+    memset(p, 0, sizeof *p);
+    if (!device) return MEMO_STATUS_OK;
+    status = memob_device_take(&p->device, device, what, error);
+    if (status) {
+        memset(p, 0, sizeof *p);
+        return status;
+    }
+    p->computing = computing;
+    p->n_computing = n_computing;
+    status = memo_stream_create(&p->device, "check", 0, &p->stream, error);
+    return status ? status : memo_host_alloc(&p->device, MEMOI_PROBE_BYTES + 8, &p->image, error);
+}
+
+MEMOI void memob_probe_destroy(memob_probe* p) {
+    if (p->image) memo_host_free(&p->device, p->image, NULL);
+    if (p->stream) memo_stream_destroy(&p->device, p->stream, NULL);
+    memset(p, 0, sizeof *p);
+}
+
+MEMOI memo_status memob_probe_wait(memob_probe* p, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0; i < p->n_computing && !status; i++)
+        status = memo_stream_synchronize(&p->device, p->computing[i], error);
+    return status;
+}
+
+/* Where the host finds the first *n of n_bytes, with the same distance to a multiple of 8. */
+MEMOI char* memob_probe_part(const memob_probe* p, char* bytes, int64_t n_bytes, int64_t* n) {
+    *n = p->image ? memob_min(n_bytes, MEMOI_PROBE_BYTES) : n_bytes;
+    return p->image ? (char*)p->image + (uintptr_t)bytes % 8 : bytes;
+}
+
+/* Copies a part from the device, or to it, and waits. */
+MEMOI memo_status memob_probe_copy(memob_probe* p, char* bytes, int64_t n, int is_back,
+                                   memo_error* error) {
+    int64_t n_part;
+    char* image = memob_probe_part(p, bytes, n, &n_part);
+    memo_status status;
+    if (!p->image) return MEMO_STATUS_OK;
+    status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                       is_back ? bytes : image, is_back ? image : bytes, n, error);
+    return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
+}
+
+/* is_fill: poisons the bytes.  Otherwise *n_poisoned is how many of the first are poison. */
+MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes, int is_fill,
+                                    int64_t* n_poisoned, memo_error* error) {
+    memo_status status = n_bytes ? memob_probe_wait(p, error) : MEMO_STATUS_OK;
+    int64_t at = 0, n, found;
+    for (; at < n_bytes && !status; at += n) {
+        char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
+        if (is_fill) memob_poison(image, n);
+        status = memob_probe_copy(p, bytes + at, n, is_fill, error);
+        if (status || is_fill) continue;
+        found = memob_poisoned(image, n);
+        *n_poisoned = at + found;
+        if (found < n) return status;
+    }
+    return status;
+}
+
+/* Hashes the bytes.  *is_of_poison: poison, or numbers made of poison by arithmetic, are among
+ * them. */
+MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes, uint64_t* hash,
+                                   int* is_of_poison, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0, n;
+    *hash = 0;
+    *is_of_poison = 0;
+    if (n_bytes) status = memob_probe_wait(p, error);
+    for (; at < n_bytes && !status; at += n) {
+        const char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
+        status = memob_probe_copy(p, bytes + at, n, 0, error);
+        if (status) break;
+        *hash = 31 * *hash + memob_hash(image, n);
+        *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
+    }
+    return status;
+}
+
 /* ---- >>arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
  * was found; streams are only written down. */
@@ -3810,8 +3955,16 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
 typedef struct memoi_block {
     void* address; /* NULL: freed */
     int64_t size_bytes;
-    int64_t id; /* in the trace; -1: not in it */
+    int64_t id;  /* in the trace; -1: not in it */
+    void* taken; /* from the device; NULL: given back, or never taken */
 } memoi_block;
+
+/* In a checked arena: the bytes around a request.  The first used_bytes are the trainer's, the rest
+ * is poison. */
+typedef struct memoi_region {
+    char* begin;
+    int64_t room_bytes, used_bytes;
+} memoi_region;
 
 typedef struct memoi_blocks {
     memoi_block* list;        /* in the order of requests */
@@ -3858,8 +4011,14 @@ struct memo_arena {
     char* memory; /* the block of a replay, or what a dry run writes to */
     int64_t memory_bytes;
 
+    /* Checked: a region for each block or slot, and what looks at them. */
+    int32_t is_checked;
+    memoi_region* regions;
+    memob_probe probe;
+
     /* Replay. */
     void* own_memory; /* what the device gave for the block; NULL: the user's */
+    int64_t reserved_bytes;
     /* Planned mallocs and frees, in order.  Index: a malloc's is that of the buffer + n_buffers, a
      * free's is that of the buffer.  A free has happened if the buffer is not live. */
     memob_keyed* events;
@@ -3898,21 +4057,86 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+/* The block is no longer live; the device has its memory still. */
+MEMOI void memoi_arena_block_end(memo_arena* arena, int64_t i) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block = &blocks->list[i];
-    void* address = block->address;
-    memob_map_remove(&blocks->index, memoi_arena_address_key(address));
+    if (!block->address) return;
+    memob_map_remove(&blocks->index, memoi_arena_address_key(block->address));
     blocks->live_bytes -= block->size_bytes;
     block->address = NULL;
-    return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
-/* Frees all blocks but the first n.  Errors of the device cannot be reported here. */
-MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int64_t n) {
-    while (arena->blocks.n > n)
-        if (arena->blocks.list[--arena->blocks.n].address)
-            memoi_arena_block_free(arena, arena->blocks.n, NULL);
+MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+    memoi_block* block = &arena->blocks.list[i];
+    void* taken = block->taken;
+    memoi_arena_block_end(arena, i);
+    block->taken = NULL;
+    if (arena->is_checked) arena->regions[i].room_bytes = 0;
+    return taken ? memo_device_free(arena->device, taken, error) : MEMO_STATUS_OK;
+}
+
+/* Frees all blocks but the first n, whatever fails, and returns the first error. */
+MEMOI memo_status memoi_arena_blocks_drop(memo_arena* arena, int64_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    while (arena->blocks.n > n) {
+        const memo_status s =
+            memoi_arena_block_free(arena, --arena->blocks.n, status ? NULL : error);
+        if (!status) status = s;
+    }
+    return status;
+}
+
+/* --- checks --- */
+
+/* Bytes of a request and its guard: a size given in numbers of 4 bytes is found. */
+MEMOI int64_t memoi_arena_room(int64_t size_bytes, int64_t alignment_bytes) {
+    return size_bytes > (MEMOB_BYTES_MAX - alignment_bytes) / 4
+               ? MEMOB_BYTES_MAX
+               : memob_align_up(4 * size_bytes, alignment_bytes);
+}
+
+/* Nobody wrote to the region but to its used bytes, of which used_bytes stay or begin; the others
+ * become poison.  i: of the block or slot. */
+MEMOI memo_status memoi_arena_look(memo_arena* arena, int64_t i, int64_t used_bytes,
+                                   memo_error* error) {
+    memoi_region* r = &arena->regions[i];
+    char* behind = r->begin + r->used_bytes;
+    const int64_t n = r->room_bytes - r->used_bytes, was_used = r->used_bytes;
+    const int64_t kept = memob_min(used_bytes, was_used);
+    int64_t n_poisoned = n;
+    memo_status status;
+    if (!r->room_bytes) return MEMO_STATUS_OK;
+    status = memob_probe_sweep(&arena->probe, behind, n, 0, &n_poisoned, error);
+    if (!status && (n_poisoned < n || used_bytes < was_used))
+        status =
+            memob_probe_sweep(&arena->probe, r->begin + kept, r->room_bytes - kept, 1, NULL, error);
+    if (status) return status;
+    r->used_bytes = used_bytes;
+    if (n_poisoned == n) return status;
+    return MEMOB_INVALID(
+        error,
+        "checked arena: buffer %lld of %lld bytes (id %lld): something writes to byte %lld%s",
+        (long long)i, (long long)(was_used ? was_used : r->room_bytes / 4),
+        (long long)(arena->plan ? arena->plan->buffers[i].id : arena->blocks.list[i].id),
+        (long long)(was_used + n_poisoned),
+        was_used ? ", behind its end; its size is too small, or was given in numbers, not bytes"
+                 : " while it is free; it was freed too early, or its address was kept");
+}
+
+/* Looks at all regions, whatever it finds, and returns the first error.  is_over: buffers of the
+ * micro-batch end. */
+MEMOI memo_status memoi_arena_look_at_all(memo_arena* arena, int is_over, memo_error* error) {
+    const int64_t n = arena->plan ? arena->n_buffers : arena->blocks.n;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t i = 0; i < n && arena->is_checked; i++) {
+        const int is_body = arena->plan ? arena->plan->buffers[i].begin >= arena->plan->body_begin
+                                        : i >= arena->blocks.n_before_body;
+        const memo_status s = memoi_arena_look(
+            arena, i, is_over && is_body ? 0 : arena->regions[i].used_bytes, status ? NULL : error);
+        if (!status) status = s;
+    }
+    return status;
 }
 
 /* ---- >>arena creation ---------------------------------------------------------------------------
@@ -3923,6 +4147,9 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
             error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
+    if (desc->n_streams < 0 || (desc->n_streams && !desc->streams))
+        return MEMOB_INVALID(error, "memo_arena_desc.n_streams: %d without streams; set both, or 0",
+                             (int)desc->n_streams);
     if (!desc->plan == !desc->trace)
         return MEMOB_INVALID(error,
                              "memo_arena_desc: set either trace, to record, or plan, to replay");
@@ -4029,6 +4256,8 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
 
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
     arena->slots = MEMOB_ARRAY(&arena->arrays, memoi_slot, plan->n_buffers);
     if (!arena->slots) return memob_no_memory(error, "an arena");
     for (int64_t i = 0; i < plan->n_buffers; i++) {
@@ -4038,6 +4267,13 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
          * slot. */
         slot->address =
             slot->size_bytes ? arena->memory + plan->buffers[i].offset_bytes : (char*)slot;
+        if (slot->size_bytes && arena->is_checked) {
+            memoi_region* r = &arena->regions[i];
+            slot->address = r->begin = arena->memory + at;
+            at += r->room_bytes;
+            status = memob_probe_sweep(&arena->probe, r->begin, r->room_bytes, 1, NULL, error);
+            if (status) return status;
+        }
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
@@ -4047,22 +4283,37 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Sizes of regions, which follow each other.  Returns their sum. */
+MEMOI int64_t memoi_arena_size_regions(memo_arena* arena, int64_t alignment_bytes) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < arena->n_buffers; i++) {
+        const int64_t room = memoi_arena_room(arena->plan->buffers[i].size_bytes, alignment_bytes);
+        arena->regions[i].room_bytes = memob_min(room, MEMOB_BYTES_MAX - sum);
+        sum += arena->regions[i].room_bytes;
+    }
+    return sum;
+}
+
 MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_desc* desc,
                                           memo_error* error) {
     const memo_device* device = desc->device;
+    const char* what = arena->is_checked ? "a checked arena" : "the plan";
     int64_t needed = arena->plan->peak_bytes, alignment = arena->plan->alignment_bytes;
     memo_error reason;
     memo_status status;
     char name[32];
     for (int64_t i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
+    if (arena->is_checked)
+        needed = memoi_arena_size_regions(arena, memob_max(alignment, MEMOB_DEVICE_ALIGNMENT));
+    arena->reserved_bytes = needed;
 
     /* The caller's memory must suffice. */
     if (arena->memory) {
         if (desc->memory_bytes < needed)
             return MEMOB_INVALID(
-                error, "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
-                (long long)desc->memory_bytes, (long long)needed);
+                error, "memo_arena_desc.memory_bytes: too small (%lld); %s needs %lld bytes",
+                (long long)desc->memory_bytes, what, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
             return MEMOB_INVALID(
                 error, "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes",
@@ -4085,7 +4336,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
             free_bytes < needed)
             snprintf(there, sizeof there, ", %s (%lld bytes) are free",
                      memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes);
-        return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block%s: %s",
+        return memo_error_set(error, status, "%s needs %s (%lld bytes) in one block%s: %s", what,
                               memob_bytes_text(name, (double)needed), (long long)needed, there,
                               reason.message);
     }
@@ -4109,8 +4360,16 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->memory = (char*)desc->memory;
     made->memory_bytes = desc->memory_bytes;
     made->n_buffers = desc->plan ? desc->plan->n_buffers : 0;
+    made->is_checked = desc->is_checked && (desc->plan || desc->device);
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
-    if (made->plan) {
+    if (made->is_checked)
+        status = memob_probe_create(&made->probe, desc->device, "memo_arena_desc.device",
+                                    desc->streams, desc->n_streams, error);
+    if (made->is_checked && made->plan && !status) {
+        made->regions = MEMOB_ARRAY(&made->arrays, memoi_region, made->n_buffers);
+        if (!made->regions) status = memob_no_memory(error, "an arena");
+    }
+    if (made->plan && !status) {
         status = memoi_arena_events(made, error);
         if (!status) status = memoi_arena_take_memory(made, desc, error);
         if (!status) status = memoi_arena_slots(made, error);
@@ -4126,10 +4385,12 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 
 void memo_arena_destroy(memo_arena* arena) {
     if (!arena) return;
-    memoi_arena_blocks_drop(arena, 0);
+    (void)memoi_arena_blocks_drop(arena, 0, NULL);
     for (int64_t i = 0; i < arena->n_steps; i++)
         if (arena->steps[i].is_wait) memo_event_destroy(arena->device, arena->steps[i].event, NULL);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
+    memob_probe_destroy(&arena->probe);
+    if (!arena->plan) MEMO_FREE(arena->regions);
     memob_map_free(&arena->blocks.index);
     memob_map_free(&arena->addresses);
     MEMO_FREE(arena->blocks.list);
@@ -4156,6 +4417,7 @@ MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
 }
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -4167,8 +4429,13 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
                               "memo_arena_begin: %lld buffers are live that the plan frees before "
                               "the first micro-batch; free them, their bytes are reused",
                               (long long)n_early);
-    if (arena->trace) {
-        memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
+    if (arena->trace) status = memo_trace_mark(arena->trace, "iteration begin", error);
+    if (status) return status;
+
+    /* The outputs of the micro-batch before end. */
+    if (arena->state == MEMOI_ARENA_BETWEEN) {
+        status = memoi_arena_look_at_all(arena, 1, error);
+        if (!status) status = memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, error);
         if (status) return status;
     }
     arena->dry_address_begin = arena->dry_address;
@@ -4180,12 +4447,12 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Frees what is left of the micro-batch, which is no longer open. */
+/* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
-    memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
+    for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
 }
@@ -4195,10 +4462,12 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
-    for (int64_t i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
-        void* address = arena->blocks.list[i].address;
-        memo_status status = address ? memo_arena_free(arena, address, error) : MEMO_STATUS_OK;
+    for (int64_t i = arena->blocks.n - 1; i >= arena->blocks.n_before_body && arena->trace; i--) {
+        memo_status status = MEMO_STATUS_OK;
+        if (arena->blocks.list[i].address)
+            status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (status) return status;
+        memoi_arena_block_end(arena, i);
     }
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
@@ -4206,7 +4475,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
         arena->trace = NULL; /* recorded */
     }
     memoi_arena_close(arena);
-    return MEMO_STATUS_OK;
+    return memoi_arena_look_at_all(arena, 0, error);
 }
 
 /* Abandons the current micro-batch: frees the buffers.  A recording ends, and its trace is of no
@@ -4214,6 +4483,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
 MEMOI void memob_arena_abandon(memo_arena* arena) {
     if (arena->state != MEMOI_ARENA_INSIDE) return;
     memoi_arena_close(arena);
+    (void)memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, NULL);
     arena->trace = NULL;
 }
 
@@ -4223,23 +4493,35 @@ MEMOI void memob_arena_abandon(memo_arena* arena) {
 MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                            void** address, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
-    memoi_block block = {NULL, size_bytes, arena->trace ? arena->trace->n_buffers : -1};
+    memoi_block block = {NULL, size_bytes, arena->trace ? arena->trace->n_buffers : -1, NULL};
+    const int64_t room =
+        arena->is_checked ? memoi_arena_room(size_bytes, MEMOB_DEVICE_ALIGNMENT) : 0;
     memo_status status;
-    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
+    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)) ||
+        (arena->is_checked && !memob_grow(&arena->regions, blocks->n, 1, sizeof(memoi_region))))
         return memob_no_memory(error, "the arena's list of blocks");
     if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "size: live sizes sum to more than 2^62 bytes; free some first");
     status = arena->device
-                 ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
+                 ? memo_device_alloc(arena->device, memob_max(room, size_bytes + !size_bytes),
+                                     address, error)
                  : memoi_arena_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
+    if (arena->is_checked) {
+        const memoi_region region = {(char*)*address, room, size_bytes};
+        arena->regions[blocks->n] = region;
+        status = memob_probe_sweep(&arena->probe, region.begin, room, 1, NULL, error);
+    }
 
-    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n)) {
+    if (!status && !memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n))
+        status = memob_no_memory(error, "the arena's list of blocks");
+    if (status) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
-        return memob_no_memory(error, "the arena's list of blocks");
+        return status;
     }
     block.address = *address;
+    block.taken = arena->device ? *address : NULL;
     blocks->list[blocks->n++] = block;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
@@ -4313,7 +4595,7 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     arena->cursor++;
     arena->n_body_requests++;
     arena->n_requests++;
-    return MEMO_STATUS_OK;
+    return arena->is_checked ? memoi_arena_look(arena, buffer, size_bytes, error) : MEMO_STATUS_OK;
 }
 
 /* The live slot at an address, or NULL: the slot of the next planned free, or another slot if the
@@ -4364,15 +4646,24 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     /* In replay the slot keeps its place. */
     if (slot) {
         slot->is_live = 0;
-        if (arena->n_steps == 0) return MEMO_STATUS_OK;
-        arena->cursor = memoi_arena_skip(arena, arena->cursor);
-        return memoi_arena_steps(arena, arena->cursor, 0, error);
+        status = MEMO_STATUS_OK;
+        if (arena->n_steps > 0) {
+            arena->cursor = memoi_arena_skip(arena, arena->cursor);
+            status = memoi_arena_steps(arena, arena->cursor, 0, error);
+        }
+        return status || !arena->is_checked
+                   ? status
+                   : memoi_arena_look(arena, slot - arena->slots, 0, error);
     }
 
+    /* Checked: the device keeps the bytes, so that whoever still uses them is found. */
     status = memoi_arena_find_block(arena, address, "free", &i, error);
     if (!status && arena->trace)
         status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
-    return status ? status : memoi_arena_block_free(arena, i, error);
+    if (status) return status;
+    if (!arena->is_checked) return memoi_arena_block_free(arena, i, error);
+    memoi_arena_block_end(arena, i);
+    return memoi_arena_look(arena, i, 0, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
@@ -4397,7 +4688,7 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
 
 void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
     stats->n_requests = arena->n_requests;
-    stats->reserved_bytes = arena->plan ? arena->plan->peak_bytes : arena->blocks.peak_bytes;
+    stats->reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
 }
 
 /* ---- >>host device ------------------------------------------------------------------------------

@@ -9303,14 +9303,6 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
 
 #define MEMOI_GUARD 512
 
-/* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
- * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
- * bytes, so that a tensor that is updated in place changes.  Depends on the address. */
-MEMOI unsigned char memoi_poison_at(const char* address) {
-    static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
-    return poison[(uintptr_t)address % 8];
-}
-
 /* Where the step is computed. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
     return s->checker.slots + (step & 1) * s->checker.slot_bytes;
@@ -9392,17 +9384,6 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* How many of the first bytes are poison. */
-MEMOI int64_t memoi_inspector_poisoned(const char* bytes, int64_t n_bytes) {
-    int64_t i = 0;
-    while (i < n_bytes && (unsigned char)bytes[i] == memoi_poison_at(bytes + i)) i++;
-    return i;
-}
-
-MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
-    for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memoi_poison_at(bytes);
-}
-
 /* Copies a slot to its image on the host, or back, and waits. */
 MEMOI int memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
     return memoi_inspector_copy(s, memoi_inspector_slot(s, step), s->checker.image,
@@ -9441,21 +9422,6 @@ MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int3
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
 
-/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
- * a quiet one elsewhere?  One could be chance in a tensor of integers. */
-MEMOI int memoi_inspector_is_of_poison(const char* bytes, int64_t n_bytes) {
-    const char* end = bytes + n_bytes;
-    int n = 0;
-    for (; end - bytes >= 4; bytes += 4) {
-        uint32_t word;
-        memcpy(&word, bytes, sizeof word);
-        word &= 0x7fffffff; /* without its sign */
-        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
-             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
-    }
-    return n > 1;
-}
-
 /* The first row in [begin, end) of the image that differs from the forward's; end: none.
  * is_forward: the image is the forward's; the first row that is computed from poison. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t t, int64_t begin,
@@ -9464,10 +9430,10 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
     const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
     for (; begin < end; begin++) {
         const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
-        const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
+        const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memoi_inspector_is_of_poison(row, row_bytes)))
+        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes)))
             break;
     }
     return begin;
@@ -9483,7 +9449,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
             !memoi_inspector_hashes(s, step, t)[row]
                 ? "recompute writes it, but the forward had not when the layer ended; give layers "
                   "that lack it another kind, or compute on compute_stream"
-            : memoi_inspector_poisoned(bytes, row_bytes) == row_bytes
+            : memob_poisoned(bytes, row_bytes) == row_bytes
                 ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
                   "tensor that it is computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
@@ -9510,7 +9476,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
                                          : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
-        if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) ==
+        if (memob_poisoned(c->image + behind, c->offsets[t + 1] - behind) ==
             c->offsets[t + 1] - behind)
             continue;
         MEMOI_SESSION_FAIL(
@@ -9555,9 +9521,9 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
     for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         char* image = c->image + (uintptr_t)(bytes + at) % 8;
         n = memob_min(n_bytes - at, c->slot_bytes);
-        if (is_fill) memoi_inspector_poison(image, n);
+        if (is_fill) memob_poison(image, n);
         if (!memoi_inspector_copy(s, bytes + at, image, n, is_fill)) break;
-        n_poisoned = memoi_inspector_poisoned(image, n);
+        n_poisoned = memob_poisoned(image, n);
         if (n_poisoned < n) return at + n_poisoned;
     }
     return n_bytes;
@@ -9616,8 +9582,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     memcpy(copy, c->image, (size_t)c->slot_bytes);
     for (u = 0; u < s->desc.n_tensors; u++)
         if (memoi_inspector_is_with(s, t, u))
-            memoi_inspector_poison(c->image + c->offsets[u],
-                                   n * memoi_inspector_row_bytes(s, step, u));
+            memob_poison(c->image + c->offsets[u], n * memoi_inspector_row_bytes(s, step, u));
     if (!memoi_inspector_fetch(s, step, 1)) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;

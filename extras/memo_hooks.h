@@ -1,32 +1,40 @@
 /* memo_hooks.h - tensors that automatic differentiation saves: moved to the host, or audited.
  *
  * Such a trainer has no table of tensors.  Hooks *pack* the tensors that an operation saves for the
- * backward, and *unpack* a tensor when the backward needs the bytes.  Each micro-batch:
+ * backward, and *unpack* them when the backward needs the bytes.  Each micro-batch:
  *
  *     memo_hooks_begin(hooks, &error);
  *     memo_hooks_set_layer(hooks, layer, &error);                     // 0, 1, ...; then -1
  *     memo_hooks_pack(hooks, address, size_bytes, &token, &error);    // keep token for unpack
- *     memo_hooks_unpack(hooks, token, &address, &error);              // the backward
+ *     memo_hooks_unpack(hooks, tokens, n, addresses, &error);         // all tensors of an operator
  *     memo_hooks_end(hooks, &error);
  *
  * A tensor is KEPT by the owner (token < 0), until the end of the tensor's backward, or SWAPPED:
  * pack copies the tensor to a place of memo on the compute stream.  The owner may free a SWAPPED
  * tensor at once, for later work on that stream.  The swap engine (memo.h, chapter 7) moves places.
  *
+ * Unpack all tensors of an operator by one call.  The addresses are valid until the next call of
+ * memo_hooks_unpack: only that call may end a layer.  The backward of a layer begins with the first
+ * call for a tensor of this layer or below.  The layer above ends with the next call that does not
+ * unpack its tensors; then the layer below arrives.
+ *
  * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
  * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller
- * than least_bytes, or unpacked after a lower layer.  From the last layer that moves to the first,
- * each further tensor stays KEPT if device_bytes >= KEPT bytes + bytes of the swap engine.  All
- * other tensors are SWAPPED.
+ * than least_bytes, or unpacked while their layer is not open.  So does a tensor that other layers
+ * read, such as RoPE's table, a mask or keys of another layer; it begins and ends no layer.  From
+ * the last layer that moves to the first, further tensors stay KEPT as long as device_bytes >= KEPT
+ * bytes + bytes of the swap engine.  All other tensors are SWAPPED.
  *
- * The backward of a layer begins with the first unpack of a tensor of this layer or below, and ends
- * when the next backward begins; until then an unpacked address is valid.  Meanwhile the layer
- * below arrives.
+ * A tensor with other bytes than planned is KEPT and logged; only then may a call allocate.  The
+ * order of unpacks may differ from the plan as long as the layers of a call are open.
  *
- * A tensor with other bytes than planned is KEPT and logged; only then may a call allocate.  With
- * is_checked tensors are hashed when packed and unpacked.  Without a device the bytes of tensors
- * must be on the host; then tensors are only hashed.  One thread at a time.  If the device fails,
- * call memo_hooks_begin.
+ * Checked (is_checked).  Tensors are hashed when packed and unpacked.  Bytes that nobody may read
+ * are NaN: unpacked SWAPPED tensors when their layer has ended, and the owner's bytes of a SWAPPED
+ * tensor after its pack.  pack names the first tensor that is computed from such bytes.  Calls
+ * wait.  It takes four times the largest layer beside device_bytes.
+ *
+ * Without a device the bytes of tensors must be on the host; then tensors are only hashed.  One
+ * thread at a time.  If the device fails, call memo_hooks_begin.
  *
  * In one translation unit define MEMO_IMPLEMENTATION and MEMO_HOOKS_IMPLEMENTATION before the
  * include.  License: MIT.  Language: C99 that is also C++11. */
@@ -51,7 +59,9 @@ typedef struct memo_hooks_desc {
     int64_t device_bytes; /* budget; 0: all tensors are KEPT */
     int64_t host_bytes;   /* pinned; 0: no limit */
     int64_t least_bytes;
-    memo_log log; /* unplanned tensors, and findings of an audit */
+    memo_log log; /* unplanned tensors, and findings of an audit: a line of each a micro-batch */
+    /* Checked: 1 leaves the owner's bytes after a pack, for an owner whose forward reads them on. */
+    int32_t owner_reads_on;
 } memo_hooks_desc;
 
 typedef struct memo_hooks_stats {
@@ -75,17 +85,19 @@ MEMO_API memo_status memo_hooks_begin(memo_hooks* hooks, memo_error* error);
  * recorded.  Errors: INFEASIBLE (with bytes that are enough), INVALID_STATE, OUT_OF_HOST_MEMORY,
  * the device's. */
 MEMO_API memo_status memo_hooks_end(memo_hooks* hooks, memo_error* error);
-/* Begins a layer, and ends the layer before; -1: outside of layers.  No effect in the backward.
- * Errors: INVALID_STATE (wrong order), the device's. */
+/* Begins a layer, and ends the layer before; -1: outside of layers.  No effect in the backward, and
+ * for the layer that is open.  Errors: INVALID_STATE (wrong order), the device's. */
 MEMO_API memo_status memo_hooks_set_layer(memo_hooks* hooks, int32_t layer, memo_error* error);
-/* Pack a tensor once, though several operations save it.
- * Errors: INVALID_ARGUMENT, INVALID_STATE (no micro-batch), OUT_OF_HOST_MEMORY, the device's. */
+/* Pack a tensor once, though several operations save it.  Errors: INVALID_ARGUMENT, INVALID_STATE
+ * (no micro-batch; is_checked: computed from bytes that nobody may read), OUT_OF_HOST_MEMORY, the
+ * device's. */
 MEMO_API memo_status memo_hooks_pack(memo_hooks* hooks, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error);
-/* Where the bytes are, for work on the compute stream.  Errors: INVALID_ARGUMENT (token),
- * INVALID_STATE (a lower layer has the place; is_checked: the bytes changed), the device's. */
-MEMO_API memo_status memo_hooks_unpack(memo_hooks* hooks, int64_t token, void** address,
-                                       memo_error* error);
+/* Fills addresses[0 .. n): where the bytes of tokens are, for work on the compute stream, until the
+ * next call.  Errors: INVALID_ARGUMENT (token), INVALID_STATE (a lower layer has the place;
+ * is_checked: the bytes changed), OUT_OF_HOST_MEMORY (the first micro-batch), the device's. */
+MEMO_API memo_status memo_hooks_unpack(memo_hooks* hooks, const int64_t* tokens, int64_t n,
+                                       void** addresses, memo_error* error);
 /* is_checked: did the trainer recompute the bytes of token at address?  Errors: as above. */
 MEMO_API memo_status memo_hooks_compare(memo_hooks* hooks, int64_t token, void* address,
                                         memo_error* error);
@@ -107,23 +119,40 @@ MEMO_API void memo_hooks_get_stats(const memo_hooks* hooks, memo_hooks_stats* st
 #define MEMOI_HOOKS_SIZES 31 /* sizes of layers: kinds 1 to 31 of the swap engine */
 
 typedef struct memoi_hooks_tensor {
-    char* address; /* of the owner */
+    char* address; /* the owner's; of a SWAPPED tensor: in the place of its layer */
     int64_t size_bytes;
-    int64_t offset; /* in the place of its layer; -1: KEPT */
+    int64_t offset; /* in the place; -1: KEPT */
     int64_t taken;  /* in a plan: the micro-batch that has packed it */
-    int32_t layer, number, is_late, is_unpacked;
     uint64_t hash;
+    int32_t layer, number, is_unpacked;
+    int32_t may_move, turns; /* in a plan; turns: its unpack begins its layer */
 } memoi_hooks_tensor;
+
+/* Of the micro-batch that is recorded: a token of a call of memo_hooks_unpack. */
+typedef struct memoi_hooks_use {
+    int64_t call, tensor;
+} memoi_hooks_use;
 
 struct memo_hooks {
     memo_hooks_desc desc;
     memo_swap* swap;
     memoi_hooks_tensor *tensors, *planned;
+    memoi_hooks_use* uses;
     int64_t n_tensors, capacity, n_planned, layer_begin, plan_begin, micro_batch;
+    int64_t n_uses, uses_capacity, n_calls;
     int32_t layer, n_layers, n_swap_layers; /* open, or -1; begun; of the plan */
-    int32_t at, n_begun; /* of the backward; n_begun: layers of the swap engine */
+    int32_t at, top; /* in the backward: layers [at, top) are open, at most two */
+    int32_t n_begun; /* layers of the swap engine */
     int32_t is_open, is_backward;
+    int64_t* place_bytes; /* (n_swap_layers) */
+    /* Checked: an unpacked tensor is a copy in the slot of its layer, modulo the slots, so that a slot
+     * stays NaN for a while after its layer has ended.  A place gets the bytes of another layer. */
+    char* slots;
+    int64_t slot_bytes;
+    int32_t* kinds;
+    int64_t n_unplanned, n_unplanned_before; /* of this micro-batch and of the one before */
     memo_hooks_stats stats;
+    memob_probe probe;
 };
 
 /* Is a micro-batch open?  token: and does it belong there; *t is its tensor. */
@@ -140,63 +169,175 @@ MEMOI memo_status memoi_hooks_check(const memo_hooks* h, const int64_t* token,
     return MEMO_STATUS_OK;
 }
 
+/* Logs a line, with how many other tensors it also holds for. */
 MEMOI memo_status memoi_hooks_say(memo_hooks* h, const memoi_hooks_tensor* t, const char* what,
-                                  int64_t* count, memo_error* error) {
+                                  int64_t n_others, memo_error* error) {
     memo_error mine;
-    ++*count;
-    memo_error_set(&mine, MEMO_STATUS_INVALID_STATE, "Tensor %d of layer %d %s (%lld bytes)",
-                   (int)t->number, (int)t->layer, what, (long long)t->size_bytes);
+    char others[64] = "";
+    if (n_others) snprintf(others, sizeof others, "; so %lld others", (long long)n_others);
+    memo_error_set(&mine, MEMO_STATUS_INVALID_STATE, "Tensor %d of layer %d %s (%lld bytes)%s",
+                   (int)t->number, (int)t->layer, what, (long long)t->size_bytes, others);
     if (h->desc.log.write) h->desc.log.write(h->desc.log.user, mine.message);
     if (error) *error = mine;
     return MEMO_STATUS_INVALID_STATE;
 }
 
-MEMOI memo_status memoi_hooks_hash(memo_hooks* h, void* address, int64_t size_bytes, uint64_t* hash,
+enum { MEMOI_HOOKS_SLOTS = 4 };
+MEMOI char* memoi_hooks_slot(const memo_hooks* h, int32_t layer) {
+    return h->slots + layer % MEMOI_HOOKS_SLOTS * h->slot_bytes;
+}
+
+MEMOI memo_status memoi_hooks_copy(memo_hooks* h, void* to, const void* from, int64_t n_bytes,
                                    memo_error* error) {
-    const memo_device* d = h->desc.device;
-    const int is_away = d && !h->desc.computes_on_host && size_bytes;
+    if (!h->desc.computes_on_host)
+        return memo_copy(h->desc.device, h->desc.compute_stream, MEMO_COPY_ON_DEVICE, to, from,
+                         n_bytes, error);
+    memcpy(to, from, (size_t)n_bytes);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_hooks_poison(memo_hooks* h, char* bytes, int64_t n_bytes,
+                                     memo_error* error) {
+    return h->desc.is_checked ? memob_probe_sweep(&h->probe, bytes, n_bytes, 1, NULL, error)
+                              : MEMO_STATUS_OK;
+}
+
+/* --- the backward's layers --- */
+
+MEMOI memo_status memoi_hooks_end_top(memo_hooks* h, memo_error* error) {
+    const int32_t layer = --h->top;
     memo_status status = MEMO_STATUS_OK;
-    void* bytes = address;
-    if (is_away) status = memo_host_alloc(d, size_bytes, &bytes, error);
-    if (status) return status;
-    if (is_away)
-        status = memo_copy(d, h->desc.compute_stream, MEMO_COPY_TO_HOST, bytes, address, size_bytes,
-                           error);
-    if (is_away && !status) status = memo_stream_synchronize(d, h->desc.compute_stream, error);
-    if (!status) *hash = memob_hash((const char*)bytes, size_bytes);
-    if (is_away) memo_host_free(d, bytes, NULL);
+    if (layer >= h->n_swap_layers) return status;
+    if (h->slots)
+        status = memoi_hooks_poison(h, memoi_hooks_slot(h, layer), h->place_bytes[layer], error);
+    return status ? status : memo_swap_backward_end(h->swap, layer, error);
+}
+
+/* An unpack of tensors of layers low to high.  Layers above end, and layers down to low begin; -1:
+ * all end.  The first call ends the forward. */
+MEMOI memo_status memoi_hooks_turn(memo_hooks* h, int32_t low, int32_t high, memo_error* error) {
+    const int32_t n = h->n_swap_layers;
+    memo_status status = MEMO_STATUS_OK;
+    if (!h->is_backward) {
+        if (h->layer >= 0 && h->layer < n) status = memo_swap_forward_end(h->swap, h->layer, error);
+        for (; h->n_begun < n && !status; h->n_begun++) {
+            status = memo_swap_forward_begin(h->swap, h->n_begun, error);
+            if (!status) status = memo_swap_forward_end(h->swap, h->n_begun, error);
+        }
+        h->at = h->top = h->n_layers > n ? h->n_layers : n;
+        h->is_backward = 1;
+    }
+
+    /* The call before is over: what it read may end. */
+    if (!status && h->top - h->at == 2 && high <= h->at) status = memoi_hooks_end_top(h, error);
+    while (h->at > low && !status) {
+        if (h->top - h->at == 2) status = memoi_hooks_end_top(h, error);
+        if (!status && --h->at >= 0 && h->at < n)
+            status = memo_swap_backward_begin(h->swap, h->at, error);
+    }
+    while (low < 0 && h->top > 0 && !status) status = memoi_hooks_end_top(h, error);
+    if (status) h->is_open = 0;
     return status;
 }
 
 /* --- the plan --- */
 
+/* Which tensors begin their layer: the heaviest sequence of first unpacks, in the order of calls, in
+ * which layers only go down.  The others were unpacked by another layer.  best[k] of a Fenwick tree
+ * over layers: 1 + the use that ends the heaviest sequence so far. */
+MEMOI void memoi_hooks_find_turns(memo_hooks* h, int64_t* weights, int64_t* before, int64_t* best) {
+    int64_t last = -1;
+    memset(best, 0, (size_t)(h->n_layers + 1) * sizeof *best);
+    for (int64_t i = 0, call_end; i < h->n_uses; i = call_end) {
+        for (call_end = i; call_end < h->n_uses && h->uses[call_end].call == h->uses[i].call;)
+            call_end++;
+
+        /* Tensors of one call have no order: the highest layer comes first.  A call has few. */
+        for (int32_t high = h->n_layers, next; high >= 0; high = next) {
+            next = -1;
+            for (int64_t k = i; k < call_end; k++) {
+                memoi_hooks_tensor* t = &h->planned[h->uses[k].tensor];
+                if (t->layer < high) next = t->layer > next ? t->layer : next;
+                if (t->layer != high || t->taken) continue;
+                t->taken = 1; /* its first unpack */
+                before[k] = -1;
+                weights[k] = t->size_bytes + 1;
+                for (int32_t b = h->n_layers - t->layer; b > 0; b -= b & -b)
+                    if (best[b] && (before[k] < 0 || weights[best[b] - 1] > weights[before[k]]))
+                        before[k] = best[b] - 1;
+                if (before[k] >= 0) weights[k] += weights[before[k]];
+                for (int32_t b = h->n_layers - t->layer; b <= h->n_layers; b += b & -b)
+                    if (!best[b] || weights[k] > weights[best[b] - 1]) best[b] = k + 1;
+                if (last < 0 || weights[k] > weights[last]) last = k;
+            }
+        }
+    }
+    for (; last >= 0; last = before[last]) h->planned[h->uses[last].tensor].turns = 1;
+}
+
+/* Replays the calls: a tensor may move if its layer is open whenever it is unpacked. */
+MEMOI void memoi_hooks_find_movable(memo_hooks* h) {
+    h->at = h->top = h->n_layers;
+    for (int64_t i = 0, end; i < h->n_uses; i = end) {
+        int32_t low = h->at, high = -1;
+        for (end = i; end < h->n_uses && h->uses[end].call == h->uses[i].call; end++) {
+            const memoi_hooks_tensor* t = &h->planned[h->uses[end].tensor];
+            if (t->turns && t->layer < low) low = t->layer;
+            if (t->layer > high) high = t->layer;
+        }
+        (void)memoi_hooks_turn(h, low, high, NULL);
+        for (int64_t k = i; k < end; k++) {
+            memoi_hooks_tensor* t = &h->planned[h->uses[k].tensor];
+            t->may_move &= t->layer >= h->at && t->layer < h->top;
+        }
+    }
+}
+
+MEMOI memo_status memoi_hooks_analyze(memo_hooks* h, memo_error* error) {
+    memob_arrays arrays = {NULL, 0};
+    int64_t* weights = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
+    int64_t* before = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
+    int64_t* best = MEMOB_ARRAY(&arrays, int64_t, h->n_layers + 1);
+    for (int64_t i = 0; i < h->n_planned; i++) {
+        memoi_hooks_tensor* t = &h->planned[i];
+        t->taken = t->turns = 0;
+        t->may_move = t->layer >= 0 && t->size_bytes && t->size_bytes >= h->desc.least_bytes;
+    }
+    if (!arrays.failed) {
+        memoi_hooks_find_turns(h, weights, before, best);
+        memoi_hooks_find_movable(h);
+    }
+    for (int64_t i = 0; i < h->n_planned; i++) h->planned[i].taken = 0;
+    memob_arrays_free(&arrays);
+    return arrays.failed ? memob_no_memory(error, "memo_hooks") : MEMO_STATUS_OK;
+}
+
 /* Lays out the SWAPPED tensors.  A layer is one tensor of the swap engine, of 1 to 31 units; the
  * units are its kind, so that layers share the engine's area as closely as their sizes let them.
  * is_last: also creates the engine. */
-MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int64_t* layer_bytes, int32_t* kinds,
-                                      int is_last, memo_error* error) {
+MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* error) {
     memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
     memo_tensor sizes[MEMOI_HOOKS_SIZES];
     uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
     int64_t most = 0, unit;
     h->stats.kept_bytes = 0;
-    memset(layer_bytes, 0, (size_t)h->n_layers * sizeof *layer_bytes);
+    memset(h->place_bytes, 0, (size_t)h->n_layers * sizeof *h->place_bytes);
     for (int64_t i = 0; i < h->n_planned; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset < 0) {
             h->stats.kept_bytes += t->size_bytes;
             continue;
         }
-        t->offset = layer_bytes[t->layer];
-        layer_bytes[t->layer] += memob_align_up(t->size_bytes, 512);
-        most = memob_max(most, layer_bytes[t->layer]);
+        t->offset = h->place_bytes[t->layer];
+        h->place_bytes[t->layer] += memob_align_up(t->size_bytes, 512);
+        most = memob_max(most, h->place_bytes[t->layer]);
     }
     if (!is_last) memset(&h->stats.swap, 0, sizeof h->stats.swap);
     if (!most) return MEMO_STATUS_OK;
 
     unit = memob_align_up((most - 1) / MEMOI_HOOKS_SIZES + 1, 512);
     for (int64_t i = 0; i < h->n_layers; i++)
-        kinds[i] = (int32_t)((layer_bytes[i] + unit - 1) / unit);
+        h->kinds[i] = (int32_t)((h->place_bytes[i] + unit - 1) / unit);
     memset(sizes, 0, sizeof sizes);
     for (int32_t k = 0; k < MEMOI_HOOKS_SIZES; k++) {
         sizes[k].name = "saved";
@@ -210,7 +351,7 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int64_t* layer_bytes, int32
     desc.tensors = sizes;
     desc.n_tensors = MEMOI_HOOKS_SIZES;
     desc.n_layers = h->n_layers;
-    desc.layer_kinds = kinds;
+    desc.layer_kinds = h->kinds;
     desc.tensor_kinds = tensor_kinds;
     desc.n_rows = 1;
     desc.alpha = 1;
@@ -226,43 +367,100 @@ MEMOI memo_status memoi_hooks_fits(const char* field, int64_t budget, int64_t ne
                           (long long)budget, (long long)needed);
 }
 
-/* Gives each recorded tensor its rule, and creates the engine. */
-MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t* kinds,
-                                   memo_error* error) {
-    const int64_t budget = h->desc.device_bytes;
-    memo_hooks_stats* stats = &h->stats;
-    memo_status status;
+/* Candidates [begin, end) are KEPT, and the others behind begin SWAPPED.  Does that fit? */
+MEMOI int memoi_hooks_try(memo_hooks* h, const int64_t* candidates, int64_t n, int64_t begin,
+                          int64_t end, int64_t budget, memo_status* status, memo_error* error) {
+    for (int64_t i = begin; i < n; i++) h->planned[candidates[i]].offset = i < end ? -1 : 0;
+    if (!*status) *status = memoi_hooks_lay_out(h, 0, error);
+    return h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
+}
+
+/* Gives each recorded tensor its rule.  Sizes are evaluated some hundred times at most, however many
+ * tensors there are. */
+MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* error) {
+    enum { N_ROUNDS = 16 };
+    int64_t* candidates = (int64_t*)memob_calloc(h->n_planned + 1, sizeof(int64_t));
+    int64_t n = 0, all_bytes = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (!candidates) return memob_no_memory(error, "memo_hooks");
     for (int64_t i = 0; i < h->n_planned; i++) {
-        memoi_hooks_tensor* t = &h->planned[i];
-        const int is_kept = t->layer < 0 || t->is_late || t->size_bytes < h->desc.least_bytes;
-        t->taken = 0;
-        t->offset = is_kept || !t->size_bytes ? -1 : 0;
+        all_bytes += h->planned[i].size_bytes;
+        h->planned[i].offset = h->planned[i].may_move ? 0 : -1;
     }
-    status = memoi_hooks_lay_out(h, layer_bytes, kinds, 0, error);
+    for (int64_t i = 0; i < h->n_planned && all_bytes <= budget; i++) h->planned[i].offset = -1;
+    status = memoi_hooks_lay_out(h, 0, error);
     if (!status)
         status = memoi_hooks_fits("device_bytes", budget,
-                                  stats->kept_bytes + stats->swap.device_bytes, error);
+                                  h->stats.kept_bytes + h->stats.swap.device_bytes, error);
 
     /* The last layers are not moved anyway.  The later a layer, the less time it has to travel. */
-    for (int64_t i = h->n_planned - 1; i >= 0 && !status; i--) {
-        memoi_hooks_tensor* t = &h->planned[i];
-        if (t->offset < 0 || t->layer >= h->n_layers - 2) continue;
-        t->offset = -1;
-        status = memoi_hooks_lay_out(h, layer_bytes, kinds, 0, error);
-        if (stats->kept_bytes + stats->swap.device_bytes > budget) t->offset = 0;
+    for (int64_t i = h->n_planned - 1; i >= 0; i--)
+        if (h->planned[i].offset >= 0 && h->planned[i].layer < h->n_layers - 2) candidates[n++] = i;
+
+    /* Keeps as many as fit, leaves out the next, and goes on behind it. */
+    for (int64_t begin = 0, round = 0; begin < n && round < N_ROUNDS && !status; round++) {
+        int64_t fits = begin, fails = n + 1;
+        while (fails - fits > 1 && !status) {
+            const int64_t end = fails > n ? n : (fits + fails) / 2;
+            *(memoi_hooks_try(h, candidates, n, begin, end, budget, &status, error) ? &fits
+                                                                                    : &fails) = end;
+            if (fits == n) break;
+        }
+        (void)memoi_hooks_try(h, candidates, n, begin, fits, budget, &status, error);
+        begin = fits + 1;
     }
-    if (!status) status = memoi_hooks_lay_out(h, layer_bytes, kinds, 0, error);
+    MEMO_FREE(candidates);
     if (!status)
-        status = memoi_hooks_fits("host_bytes", h->desc.host_bytes, stats->swap.host_bytes, error);
-    if (!status) status = memoi_hooks_lay_out(h, layer_bytes, kinds, 1, error);
+        status =
+            memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes, error);
+    h->stats.n_tensors = h->n_planned;
+    return status;
+}
+
+MEMOI memo_status memoi_hooks_create_engine(memo_hooks* h, memo_error* error) {
+    memo_status status = memoi_hooks_lay_out(h, 1, error);
     for (int64_t i = 0; i < h->n_planned && !status; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset >= 0)
             t->address =
-                (char*)memo_swap_get_address(h->swap, t->layer, kinds[t->layer] - 1) + t->offset;
+                (char*)memo_swap_get_address(h->swap, t->layer, h->kinds[t->layer] - 1) + t->offset;
     }
     h->n_swap_layers = h->swap ? h->n_layers : 0;
-    stats->n_tensors = h->n_planned;
+    if (status || !h->swap || !h->desc.is_checked) return status;
+    for (int32_t l = 0; l < h->n_layers; l++)
+        h->slot_bytes = memob_max(h->slot_bytes, h->place_bytes[l]);
+    return memo_device_alloc(h->desc.device, MEMOI_HOOKS_SLOTS * h->slot_bytes, (void**)&h->slots,
+                             error);
+}
+
+MEMOI void memoi_hooks_drop_plan(memo_hooks* h) {
+    memo_swap_destroy(h->swap);
+    if (h->slots) memo_device_free(h->desc.device, h->slots, NULL);
+    h->swap = NULL;
+    h->slots = NULL;
+    h->n_swap_layers = 0;
+    MEMO_FREE(h->planned);
+    MEMO_FREE(h->place_bytes);
+    MEMO_FREE(h->kinds);
+    h->planned = NULL;
+    h->place_bytes = NULL;
+    h->kinds = NULL;
+    h->n_planned = 0;
+}
+
+/* The micro-batch that ends is the plan's; the next one is a new list. */
+MEMOI memo_status memoi_hooks_take_record(memo_hooks* h, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    h->planned = h->tensors;
+    h->n_planned = h->n_tensors;
+    h->tensors = NULL;
+    h->capacity = 0;
+    h->place_bytes = (int64_t*)memob_calloc(h->n_layers + 1, sizeof *h->place_bytes);
+    h->kinds = (int32_t*)memob_calloc(h->n_layers + 1, sizeof *h->kinds);
+    if (!h->place_bytes || !h->kinds ||
+        !memob_reserve(&h->tensors, &h->capacity, h->n_planned, sizeof *h->tensors))
+        status = memob_no_memory(error, "memo_hooks");
+    if (!status) status = memoi_hooks_analyze(h, error);
     return status;
 }
 
@@ -271,6 +469,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
 MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error) {
     memo_hooks* h;
+    memo_status status;
     if (!desc || !hooks) return MEMOB_INVALID(error, "memo_hooks_create: desc or hooks is NULL");
     *hooks = NULL;
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->least_bytes < 0)
@@ -279,15 +478,22 @@ MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks**
     if (!h) return memob_no_memory(error, "memo_hooks");
     h->desc = *desc;
     if (!desc->device) h->desc.device_bytes = 0;
-    *hooks = h;
-    return MEMO_STATUS_OK;
+    status = memob_probe_create(&h->probe,
+                                desc->is_checked && !desc->computes_on_host ? desc->device : NULL,
+                                "memo_hooks_desc.device", &h->desc.compute_stream, 1, error);
+    if (status)
+        memo_hooks_destroy(h);
+    else
+        *hooks = h;
+    return status;
 }
 
 MEMO_API void memo_hooks_destroy(memo_hooks* h) {
     if (!h) return;
-    memo_swap_destroy(h->swap);
-    MEMO_FREE(h->planned);
+    memoi_hooks_drop_plan(h);
+    memob_probe_destroy(&h->probe);
     MEMO_FREE(h->tensors);
+    MEMO_FREE(h->uses);
     MEMO_FREE(h);
 }
 
@@ -296,38 +502,19 @@ MEMO_API memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
     if (status) return status;
     h->n_tensors = h->layer_begin = h->plan_begin = 0;
     h->n_layers = h->n_begun = h->is_backward = 0;
+    h->n_uses = h->n_calls = 0;
+    h->n_unplanned_before = h->n_unplanned;
+    h->n_unplanned = 0;
     h->layer = -1;
     h->is_open = 1;
     h->micro_batch++;
     return status;
 }
 
-/* The backward is at layer, and the layers above have ended.  The first call ends the forward. */
-MEMOI memo_status memoi_hooks_turn(memo_hooks* h, int32_t layer, memo_error* error) {
-    const int32_t n = h->n_swap_layers;
-    memo_status status = MEMO_STATUS_OK;
-    if (!h->is_backward) {
-        if (h->layer >= 0 && h->layer < n) status = memo_swap_forward_end(h->swap, h->layer, error);
-        for (; h->n_begun < n && !status; h->n_begun++) {
-            status = memo_swap_forward_begin(h->swap, h->n_begun, error);
-            if (!status) status = memo_swap_forward_end(h->swap, h->n_begun, error);
-        }
-        h->at = h->n_layers > n ? h->n_layers : n;
-        h->is_backward = 1;
-    }
-    for (; h->at > layer && !status; h->at--) {
-        if (h->at < n) status = memo_swap_backward_end(h->swap, h->at, error);
-        if (!status && h->at > 0 && h->at <= n)
-            status = memo_swap_backward_begin(h->swap, h->at - 1, error);
-    }
-    if (status) h->is_open = 0;
-    return status;
-}
-
 MEMO_API memo_status memo_hooks_set_layer(memo_hooks* h, int32_t layer, memo_error* error) {
     const int32_t n = h->n_swap_layers;
     memo_status status = memoi_hooks_check(h, NULL, NULL, error);
-    if (status || h->is_backward) return status;
+    if (status || h->is_backward || layer == h->layer) return status;
     if (layer != -1 && layer != h->n_layers)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_hooks_set_layer: layer: out of order (%d); layer %d is next",
@@ -345,13 +532,33 @@ MEMO_API memo_status memo_hooks_set_layer(memo_hooks* h, int32_t layer, memo_err
     return status;
 }
 
+/* The next planned tensor of the layer with as many bytes; NULL: none. */
+MEMOI memoi_hooks_tensor* memoi_hooks_match(memo_hooks* h, int64_t size_bytes) {
+    int64_t p = h->plan_begin;
+    while (p < h->n_planned && h->planned[p].layer == h->layer &&
+           h->planned[p].taken == h->micro_batch)
+        h->plan_begin = ++p;
+    for (; p < h->n_planned && h->planned[p].layer <= h->layer; p++)
+        if (h->planned[p].layer == h->layer && h->planned[p].size_bytes == size_bytes &&
+            h->planned[p].taken != h->micro_batch)
+            return &h->planned[p];
+    return NULL;
+}
+
+/* Copies a SWAPPED tensor to its place; from then on nobody reads the owner's bytes. */
+MEMOI memo_status memoi_hooks_move(memo_hooks* h, memoi_hooks_tensor* t, char* address,
+                                   memo_error* error) {
+    const memo_status status = memoi_hooks_copy(h, t->address, address, t->size_bytes, error);
+    return status || h->desc.owner_reads_on ? status
+                                            : memoi_hooks_poison(h, address, t->size_bytes, error);
+}
+
 MEMO_API memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error) {
-    const memo_device* d = h->desc.device;
     const int is_in_layer = h->layer >= 0 && !h->is_backward;
     memo_status status = memoi_hooks_check(h, NULL, NULL, error);
     memoi_hooks_tensor *t, *planned;
-    int64_t p;
+    int is_of_poison = 0;
     if (status) return status;
     if (size_bytes < 0 || (size_bytes && !address))
         return MEMOB_INVALID(error, "memo_hooks_pack: no bytes (address %p, size_bytes %lld)",
@@ -365,29 +572,33 @@ MEMO_API memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
     t->offset = -1;
     t->layer = is_in_layer ? h->layer : -1;
     t->number = (int32_t)(h->n_tensors - h->layer_begin);
-    if (h->desc.is_checked) status = memoi_hooks_hash(h, address, size_bytes, &t->hash, error);
+    if (h->desc.is_checked)
+        status =
+            memob_probe_hash(&h->probe, t->address, size_bytes, &t->hash, &is_of_poison, error);
 
-    /* The next planned tensor of the layer with as many bytes. */
-    for (p = h->plan_begin; p < h->n_planned && h->planned[p].layer <= h->layer; p++)
-        if (h->planned[p].layer == h->layer && h->planned[p].size_bytes == size_bytes &&
-            h->planned[p].taken != h->micro_batch)
-            break;
-    planned = p < h->n_planned && h->planned[p].layer == h->layer ? &h->planned[p] : NULL;
-    if (!status && is_in_layer && h->planned && !planned)
-        memoi_hooks_say(h, t, "is not as planned: its owner keeps it", &h->stats.n_unplanned, NULL);
-    if (!status && is_in_layer && planned) {
+    planned = is_in_layer && h->planned ? memoi_hooks_match(h, size_bytes) : NULL;
+    if (!status && is_in_layer && h->planned && !planned) {
+        h->stats.n_unplanned++;
+        if (!h->n_unplanned++ && !h->n_unplanned_before)
+            memoi_hooks_say(h, t, "is not as planned: its owner keeps it", 0, NULL);
+    }
+    if (!status && planned) {
         planned->taken = h->micro_batch;
+        t->turns = planned->turns;
         t->offset = planned->offset;
         if (t->offset >= 0) t->address = planned->address;
-        if (t->offset >= 0 && h->desc.computes_on_host)
-            memcpy(t->address, address, (size_t)size_bytes);
-        else if (t->offset >= 0)
-            status = memo_copy(d, h->desc.compute_stream, MEMO_COPY_ON_DEVICE, t->address, address,
-                               size_bytes, error);
+        if (t->offset >= 0) status = memoi_hooks_move(h, t, (char*)address, error);
     }
     *token = h->micro_batch << 32 | h->n_tensors++;
     if (t->offset < 0) *token = ~*token;
     if (status) h->is_open = 0;
+    if (!status && is_of_poison) {
+        h->stats.n_findings++;
+        status = memoi_hooks_say(h, t,
+                                 "is computed from bytes of a tensor that memo has moved, or whose "
+                                 "layer has ended; unpack the tensor, or set owner_reads_on",
+                                 0, error);
+    }
     return status;
 }
 
@@ -395,28 +606,68 @@ MEMO_API memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
 MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, void* address,
                                     const char* what, memo_error* error) {
     uint64_t hash = t->hash;
+    int is_of_poison;
     memo_status status = MEMO_STATUS_OK;
     t->is_unpacked = 1;
-    if (h->desc.is_checked) status = memoi_hooks_hash(h, address, t->size_bytes, &hash, error);
+    if (h->desc.is_checked)
+        status =
+            memob_probe_hash(&h->probe, (char*)address, t->size_bytes, &hash, &is_of_poison, error);
     if (status || hash == t->hash) return status;
-    return memoi_hooks_say(h, t, what, &h->stats.n_findings, error);
+    h->stats.n_findings++;
+    return memoi_hooks_say(h, t, what, 0, error);
 }
 
-MEMO_API memo_status memo_hooks_unpack(memo_hooks* h, int64_t token, void** address,
-                                       memo_error* error) {
+/* Remembers a call for the plan. */
+MEMOI memo_status memoi_hooks_record(memo_hooks* h, const int64_t* tokens, int64_t n,
+                                     memo_error* error) {
+    if (h->planned || !h->desc.device_bytes) return MEMO_STATUS_OK;
+    if (!memob_reserve(&h->uses, &h->uses_capacity, h->n_uses + n, sizeof *h->uses))
+        return memob_no_memory(error, "memo_hooks");
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t tensor = (tokens[i] < 0 ? ~tokens[i] : tokens[i]) & 0xffffffff;
+        const memoi_hooks_use use = {h->n_calls, tensor};
+        h->uses[h->n_uses++] = use;
+    }
+    h->n_calls++;
+    return MEMO_STATUS_OK;
+}
+
+MEMO_API memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int64_t n,
+                                       void** addresses, memo_error* error) {
     memoi_hooks_tensor* t = NULL;
-    memo_status status = memoi_hooks_check(h, &token, &t, error);
+    int32_t low = INT32_MAX, high = -1;
+    memo_status status = memoi_hooks_check(h, NULL, NULL, error);
+    if (status || n <= 0) return status;
+    for (int64_t i = 0; i < n; i++) {
+        status = memoi_hooks_check(h, &tokens[i], &t, error);
+        if (status) return status;
+        if ((t->turns || t->offset >= 0) && t->layer < low) low = t->layer;
+        if (t->layer > high) high = t->layer;
+    }
+    status = memoi_hooks_record(h, tokens, n, error);
+    if (!status) status = memoi_hooks_turn(h, low, high, error);
     if (status) return status;
-    status = memoi_hooks_turn(h, t->layer < 0 ? h->n_layers : t->layer, error);
-    if (status) return status;
-    t->is_late |= t->layer > h->at;
-    if (t->is_late && t->offset >= 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_hooks: tensor %d of layer %d: unpacked after layer %d, unlike "
-                              "in the recorded micro-batch",
-                              (int)t->number, (int)t->layer, (int)h->at);
-    *address = t->address;
-    return memoi_hooks_audit(h, t, t->address, "changed between forward and backward", error);
+
+    for (int64_t i = 0; i < n; i++) {
+        memo_status found;
+        (void)memoi_hooks_check(h, &tokens[i], &t, NULL);
+        if (t->offset >= 0 && t->layer >= h->top)
+            return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                  "memo_hooks: tensor %d of layer %d: unpacked after layer %d, "
+                                  "unlike in the recorded micro-batch",
+                                  (int)t->number, (int)t->layer, (int)h->at);
+        if (h->slots && t->offset >= 0 && !t->is_unpacked) {
+            char* slot = memoi_hooks_slot(h, t->layer) + t->offset;
+            found = memoi_hooks_copy(h, slot, t->address, t->size_bytes, status ? NULL : error);
+            if (found) return found;
+            t->address = slot;
+        }
+        addresses[i] = t->address;
+        found = memoi_hooks_audit(h, t, t->address, "changed between forward and backward",
+                                  status ? NULL : error);
+        if (!status) status = found;
+    }
+    return status;
 }
 
 MEMO_API memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* address,
@@ -426,40 +677,33 @@ MEMO_API memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* addr
     return status ? status : memoi_hooks_audit(h, t, address, "differs after recomputation", error);
 }
 
+/* After a backward: one line for all tensors that it has forgotten. */
+MEMOI void memoi_hooks_report(memo_hooks* h) {
+    const memoi_hooks_tensor* first = NULL;
+    int64_t n = 0;
+    for (int64_t i = 0; i < h->n_tensors && h->desc.is_checked; i++) {
+        if (h->tensors[i].is_unpacked) continue;
+        if (!n++) first = &h->tensors[i];
+    }
+    h->stats.n_findings += n;
+    if (n) memoi_hooks_say(h, first, "was never unpacked", n - 1, NULL);
+}
+
 MEMO_API memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     const int had_backward = h->is_backward;
-    memob_arrays arrays = {NULL, 0};
-    int64_t* layer_bytes;
-    int32_t* kinds;
     memo_status status = memo_hooks_set_layer(h, -1, error);
-    if (!status && had_backward) status = memoi_hooks_turn(h, -1, error);
+    if (!status && had_backward) status = memoi_hooks_turn(h, -1, -1, error);
     if (status) return status;
-    for (int64_t i = 0; i < h->n_tensors && had_backward && h->desc.is_checked; i++)
-        if (!h->tensors[i].is_unpacked)
-            memoi_hooks_say(h, &h->tensors[i], "was never unpacked", &h->stats.n_findings, NULL);
+    if (had_backward) memoi_hooks_report(h);
     h->is_open = 0;
     if (h->swap && !had_backward) return memo_swap_abandon(h->swap, error);
     h->n_begun = 0;
     if (h->planned || !had_backward || !h->desc.device_bytes) return status;
 
-    /* The first whole step is the plan's; the next step records into a new list. */
-    h->planned = h->tensors;
-    h->n_planned = h->n_tensors;
-    h->tensors = NULL;
-    h->capacity = 0;
-    layer_bytes = MEMOB_ARRAY(&arrays, int64_t, h->n_layers);
-    kinds = MEMOB_ARRAY(&arrays, int32_t, h->n_layers);
-    if (arrays.failed ||
-        !memob_reserve(&h->tensors, &h->capacity, h->n_planned, sizeof *h->tensors))
-        status = memob_no_memory(error, "memo_hooks");
-    else
-        status = memoi_hooks_plan(h, layer_bytes, kinds, error);
-    memob_arrays_free(&arrays);
-    if (status) {
-        MEMO_FREE(h->planned);
-        h->planned = NULL;
-        h->n_planned = 0;
-    }
+    status = memoi_hooks_take_record(h, error);
+    if (!status) status = memoi_hooks_plan(h, h->desc.device_bytes, error);
+    if (!status) status = memoi_hooks_create_engine(h, error);
+    if (status) memoi_hooks_drop_plan(h);
     return status;
 }
 

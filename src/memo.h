@@ -208,6 +208,7 @@ extern "C" {
  *     >>plan validation      offsets, holds, peak and bound
  *     >>plan file            its text
  *     >>device               a table of functions, checked and copied
+ *     >>poison               bytes that nobody may use, on a device
  *     >>arena                blocks of a device, recorded or in use
  *     >>arena creation       slots of a plan, memory of an arena
  *     >>arena requests       micro-batches and requests
@@ -294,6 +295,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/plan_validation.h"
 #include "memo/plan_file.h"
 #include "memo/device.h"
+#include "memo/poison.h"
 #include "memo/arena.h"
 #include "memo/arena_creation.h"
 #include "memo/arena_requests.h"

@@ -92,9 +92,11 @@ static memo_plan* planned_text(const char* text, int64_t alignment) {
     return planned(trace, alignment);
 }
 
+static int32_t is_checked; /* of the next arenas */
+
 static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
     memo_arena* arena = NULL;
-    memo_arena_desc desc = {.device = device, .plan = plan};
+    memo_arena_desc desc = {.device = device, .plan = plan, .is_checked = is_checked};
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     return arena;
 }
@@ -103,7 +105,7 @@ static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
 static memo_arena* record(const memo_device* device, memo_trace** trace) {
     memo_arena* arena = NULL;
     CHECK_OK(memo_trace_create(trace, &error));
-    memo_arena_desc desc = {.device = device, .trace = *trace};
+    memo_arena_desc desc = {.device = device, .trace = *trace, .is_checked = is_checked};
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     return arena;
 }
@@ -210,8 +212,10 @@ TEST(misuse_is_named) {
     CHECK_IS(trace->n_requests, ==, n_requests);
     CHECK_OK(memo_arena_end(arena, &error)); /* frees what is left, for the trace too */
     CHECK(trace->n_live == 0 && trace->n_requests > n_requests);
-    CHECK_IS(the_device.n_live, ==, 0);
+    CHECK_IS(the_device.n_live, ==, 1); /* an output */
     CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK_IS(the_device.n_live, ==, 0);
     memo_arena_destroy(arena);
     memo_arena_destroy(NULL);
 }
@@ -549,6 +553,170 @@ TEST(random_trainers_never_share_a_byte) {
     CHECK_IS(n_diverged, >, 200);
 }
 
+/* --- checks --- */
+
+static void refuses(const memo_arena_desc* desc, memo_status status, const char* reason) {
+    memo_arena* arena = (memo_arena*)&arena;
+    CHECK_CASE(memo_arena_create(desc, &arena, &error) == status && !arena, "%s", reason);
+    CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
+}
+
+TEST(checked_trainers_run_as_others) {
+    int n_diverged = 0;
+    is_checked = 1;
+    for (int round = 0; round < 40; round++) {
+        batch b = random_batch();
+        own_trace* trace = NULL;
+        const int has_device = round % 3 != 0;
+        memo_arena* arena = record(has_device ? fresh_device(1 << 30) : NULL, &trace);
+        for (int k = 0; k < 3; k++) run_batch(arena, &b, has_device, 0);
+        memo_arena_destroy(arena);
+        memo_plan* plan = planned(trace, (int64_t)1 << memo_test_int(0, 12));
+        arena = replay(fresh_device(1 << 30), plan);
+        for (int k = 0; k < 4; k++) {
+            batch changed = mutated(&b);
+            n_diverged += run_batch(arena, &changed, 1, 1);
+            CHECK_IS(run_batch(arena, &b, 1, 0), ==, 0);
+        }
+        close_replay(arena, plan);
+    }
+    is_checked = 0;
+    CHECK_IS(n_diverged, >, 40);
+}
+
+/* What a porter may do wrong, and how it comes out. */
+typedef enum mistake {
+    NO_MISTAKE,
+    FREED_TOO_EARLY,
+    WRITTEN_AFTER_FREE,
+    OUTPUT_FREED,
+    TAKEN_FOR_ZERO,
+    NUMBERS_FOR_BYTES,
+    BEHIND_BY_ONE,
+    BEHIND_PERSISTENT,
+    KEPT_ADDRESS,
+    N_MISTAKES
+} mistake;
+
+/* A step of 100 numbers: the output y = x + weights + 1, by a scratch.  Returns y[0], read after the
+ * end, and the first error. */
+static float mistaken_step(memo_arena* arena, mistake m, float* weights, float** kept,
+                           memo_error* found) {
+    memo_error e;
+    const int64_t n = 100;
+    float *x = NULL, *y = NULL, *scratch = NULL, result;
+    found->status = MEMO_STATUS_OK;
+#define KEEP_ERROR(call)                                                                           \
+    do {                                                                                           \
+        if ((call) && !found->status) *found = e;                                                  \
+    } while (0)
+    KEEP_ERROR(memo_arena_begin(arena, &e));
+    KEEP_ERROR(memo_arena_alloc(arena, n * 4, 0, (void**)&x, &e));
+    for (int i = 0; i < n; i++) x[i] = (float)i;
+    if (m == FREED_TOO_EARLY || m == WRITTEN_AFTER_FREE) KEEP_ERROR(memo_arena_free(arena, x, &e));
+    KEEP_ERROR(
+        memo_arena_alloc(arena, m == NUMBERS_FOR_BYTES ? n : n * 4, 0, (void**)&scratch, &e));
+    if (m != TAKEN_FOR_ZERO) memset(scratch, 0, (size_t)n * 4);
+    for (int i = 0; i < n; i++) scratch[i] += weights[i];
+    KEEP_ERROR(memo_arena_alloc(arena, n * 4, 0, (void**)&y, &e));
+    for (int i = 0; i < n + (m == BEHIND_BY_ONE); i++) y[i] = x[i % n] + scratch[i % n] + 1;
+    if (m == BEHIND_PERSISTENT) weights[n + 1] = 0;
+    if (m == WRITTEN_AFTER_FREE) x[3] = 1;
+    if (m != FREED_TOO_EARLY && m != WRITTEN_AFTER_FREE) KEEP_ERROR(memo_arena_free(arena, x, &e));
+    KEEP_ERROR(memo_arena_free(arena, scratch, &e));
+    if (m == KEPT_ADDRESS) (*kept)[5] = 1; /* of the step before */
+    if (m == OUTPUT_FREED) KEEP_ERROR(memo_arena_free(arena, y, &e));
+    KEEP_ERROR(memo_arena_end(arena, &e));
+    result = y[0];
+    *kept = scratch;
+    return result;
+}
+
+TEST(mistakes_of_porters_are_named_or_nan) {
+    static const char* const messages[N_MISTAKES] = {
+        "",
+        "",
+        "while it is free; it was freed too early, or its address was kept",
+        "",
+        "",
+        "of 100 bytes",
+        "byte 400, behind its end; its size is too small",
+        "byte 404, behind its end",
+        "while it is free"};
+    is_checked = 1;
+    for (int replays = 0; replays < 2; replays++)
+        for (int m = NO_MISTAKE; m < N_MISTAKES - !replays; m++) { /* the last needs one address */
+            own_trace* trace = NULL;
+            memo_plan* plan = NULL;
+            const memo_device* device = fresh_device(1 << 20);
+            memo_arena* arena = record(device, &trace);
+            float *weights = (float*)take(arena, 400), *kept = NULL, result = 0;
+            const int is_nan = m == FREED_TOO_EARLY || m == WRITTEN_AFTER_FREE ||
+                               m == OUTPUT_FREED || m == TAKEN_FOR_ZERO;
+            memo_error found;
+            for (int i = 0; i < 100; i++) weights[i] = 1;
+            for (int step = 0; step < 2; step++) {
+                result = mistaken_step(arena, NO_MISTAKE, weights, &kept, &found);
+                CHECK_CASE(!found.status && result == 2, "%s", found.message);
+            }
+            if (replays) { /* planned without the mistake */
+                memo_arena_destroy(arena);
+                plan = planned(trace, 0);
+                arena = replay(device, plan);
+                weights = (float*)take(arena, 400);
+                for (int i = 0; i < 100; i++) weights[i] = 1;
+                result = mistaken_step(arena, NO_MISTAKE, weights, &kept, &found);
+                CHECK_CASE(!found.status && result == 2, "%s", found.message);
+            }
+            result = mistaken_step(arena, (mistake)m, weights, &kept, &found);
+            IN_CASE("mistake %d, replays %d: %s", m, replays, found.message);
+            CHECK((found.status != MEMO_STATUS_OK) == (messages[m][0] != 0));
+            CHECK_TEXT(found.message[0] && found.status ? found.message : messages[m], messages[m]);
+            CHECK((result != result) == is_nan && (is_nan || result == 2 || found.status));
+            result = mistaken_step(arena, NO_MISTAKE, weights, &kept, &found); /* said once */
+            CHECK(!found.status && result == 2);
+            memo_arena_destroy(arena);
+            CHECK_IS(the_device.n_live, ==, 0);
+            memo_plan_destroy(plan);
+        }
+    is_checked = 0;
+}
+
+static memo_status sleep_a_little(void* arguments, memo_error* e) {
+    const struct timespec time = {0, 2000000};
+    (void)arguments, (void)e;
+    nanosleep(&time, NULL);
+    return MEMO_STATUS_OK;
+}
+
+TEST(a_checked_arena_waits_for_streams_that_compute) {
+    memo_plan* plan = planned_text(small_trace, 0);
+    const memo_device* device = fresh_device(1 << 20);
+    memo_stream compute;
+    memo_arena* arena = NULL;
+    CHECK_OK(memo_stream_create(device, "compute", 0, &compute, &error));
+    memo_arena_desc desc = {.device = device, .plan = plan, .is_checked = 1, .n_streams = 1};
+    refuses(&desc, MEMO_STATUS_INVALID_ARGUMENT, "n_streams: 1 without streams");
+    desc.streams = &compute;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        void* a = take(arena, 100);
+        CHECK_OK(
+            memo_host_device_launch(the_device.host, compute, sleep_a_little, NULL, 0, &error));
+        CHECK_OK(memo_fill(device, compute, a, 1, 100 + is_wrong, &error));
+        if (is_wrong)
+            CHECK_ERROR(memo_arena_free(arena, a, &error), INVALID_ARGUMENT,
+                        "buffer 2 of 100 bytes (id 2): something writes to byte 100, behind");
+        else
+            drop(arena, a);
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    memo_arena_destroy(arena);
+    CHECK_OK(memo_stream_destroy(device, compute, &error));
+    memo_plan_destroy(plan);
+}
+
 TEST(recorded_traces_replay) {
     static const char* const names[] = {"gpt-h4096-n8-s64k-recompute", "llama-1b-s8k-store"};
     for (int i = 0; i < 2; i++) {
@@ -623,12 +791,6 @@ TEST(an_abandoned_recording_ends) {
 
 /* --- creation --- */
 
-static void refuses(const memo_arena_desc* desc, memo_status status, const char* reason) {
-    memo_arena* arena = (memo_arena*)&arena;
-    CHECK_CASE(memo_arena_create(desc, &arena, &error) == status && !arena, "%s", reason);
-    CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
-}
-
 TEST(bad_descs_are_named) {
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
     memo_plan* plan = planned_text(small_trace, 256);
@@ -694,6 +856,9 @@ TEST(a_full_device_reports_the_needed_bytes) {
     const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     memo_arena_desc desc = {.plan = plan, .device = fresh_device(2048)};
     refuses(&desc, full, "1.0 MiB (1048576 bytes) in one block, 2.0 KiB (2048 bytes) are free");
+    desc.is_checked = 1;
+    refuses(&desc, full, "a checked arena needs 4.0 MiB (4194304 bytes) in one block");
+    desc.is_checked = 0;
     the_device.table.memory_info = NULL;
     refuses(&desc, full, "the plan needs 1.0 MiB (1048576 bytes) in one block: device memory");
 }
@@ -713,10 +878,14 @@ TEST(running_out_of_memory_is_reported) {
     memo_status status = MEMO_STATUS_OK;
     refusal r = {.can_do_without = 1};
     own_plan* plan = planned_text(small_trace, 256);
-    memo_arena_desc desc = {.device = fresh_device(1 << 20)};
+    memo_arena_desc desc = {.device = fresh_device(1 << 20), .is_checked = 1};
     void* address;
     CHECK_OK(memo_device_alloc(desc.device, 1, &address, &error)); /* its books are made */
     CHECK_OK(memo_device_free(desc.device, address, &error));
+    memob_probe books[2];
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(memob_probe_create(&books[i], desc.device, "", NULL, 0, &error));
+    for (int i = 0; i < 2; i++) memob_probe_destroy(&books[i]);
     while (next_refusal(&r, status)) {
         memo_trace* trace = NULL;
         memo_arena* arena = NULL;

@@ -32,9 +32,11 @@ typedef struct trainer {
     memo_hooks* hooks;
     int32_t n_layers, n_tensors[LAYERS_MAX + 2];
     int64_t sizes[LAYERS_MAX + 2][TENSORS_MAX];
-    int32_t late_layer;  /* its first tensor is unpacked last of all; -1: none */
-    int32_t skips_layer; /* of the next step: unlike the plan */
-    char* memory;        /* a tensor each */
+    int32_t late_layer;   /* its first tensor is unpacked last of all; -1: none */
+    int32_t shared_layer; /* its first tensor is also unpacked by all layers above; -1: none */
+    uint64_t cuts;        /* which tensors are unpacked by one call */
+    int32_t skips_layer;  /* of the next step: unlike the plan */
+    char* memory;         /* a tensor each */
     uint64_t step;
     int64_t kept_bytes, n_wrong, n_lines;
     char line[300];
@@ -68,6 +70,8 @@ static void random_trainer(trainer* r) {
                 is_uniform && l > 0 ? r->sizes[0][t] : memo_test_int(0, SIZE_MAX_BYTES);
     }
     r->late_layer = memo_test_int(0, 3) ? -1 : (int32_t)memo_test_int(0, r->n_layers - 1);
+    r->shared_layer = memo_test_int(0, 2) ? -1 : (int32_t)memo_test_int(0, r->n_layers - 1);
+    r->cuts = memo_test_random();
     r->desc = MEMO_ZERO(memo_hooks_desc);
     r->desc.computes_on_host = memo_test_int(0, 3) == 0;
     r->desc.least_bytes = memo_test_int(0, 1) ? 0 : 200;
@@ -115,19 +119,42 @@ static memo_status forward(trainer* r, int32_t l, int64_t* tokens) {
     return status;
 }
 
-static memo_status backward(trainer* r, int32_t l, int32_t first, int32_t end, int64_t* tokens) {
+/* A backward: tensors in the order in which they are unpacked. */
+typedef struct unpacks {
+    int32_t n, order[SAVED * LAYERS_MAX];
+} unpacks;
+
+static void unpack(unpacks* u, int32_t l, int32_t t) { u->order[u->n++] = l * TENSORS_MAX + t; }
+
+static void unpack_layer(trainer* r, unpacks* u, int32_t l, int32_t first) {
+    for (int32_t t = r->n_tensors[l] - 1; t >= first; t--) unpack(u, l, t);
+}
+
+/* Unpacks by calls for some tensors, in another order within a call in each step, and reads the
+ * bytes behind each call. */
+static memo_status backward(trainer* r, const unpacks* u, const int64_t* tokens) {
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t t = end - 1; t >= first && !status; t--) {
-        const int64_t k = (int64_t)l * TENSORS_MAX + t;
-        void* bytes = NULL;
-        status = memo_hooks_unpack(r->hooks, tokens[k], &bytes, &error);
-        if (!status) status = compute(r, bytes, r->sizes[l][t], r->step * SAVED + (uint64_t)k, 1);
+    for (int32_t i = 0, n; i < u->n && !status; i += n) {
+        int64_t of_call[SAVED * LAYERS_MAX];
+        int32_t k[SAVED * LAYERS_MAX];
+        void* bytes[SAVED * LAYERS_MAX];
+        for (n = 0; i + n < u->n && (!n || r->cuts >> u->order[i + n] % 64 & 1); n++) {
+            const int32_t at = (int32_t)memo_test_int(0, n);
+            k[n] = k[at];
+            k[at] = u->order[i + n];
+        }
+        for (int32_t j = 0; j < n; j++) of_call[j] = tokens[k[j]];
+        status = memo_hooks_unpack(r->hooks, of_call, n, bytes, &error);
+        for (int32_t j = 0; j < n && !status; j++)
+            status = compute(r, bytes[j], r->sizes[k[j] / TENSORS_MAX][k[j] % TENSORS_MAX],
+                             r->step * SAVED + (uint64_t)k[j], 1);
     }
     return status;
 }
 
 static memo_status run_step(trainer* r, int has_backward) {
     int64_t tokens[SAVED];
+    unpacks u = {0};
     const int32_t n = r->n_layers - (r->skips_layer && r->n_layers > 1);
     const int32_t late = r->late_layer < n && r->n_tensors[r->late_layer < 0 ? 0 : r->late_layer]
                              ? r->late_layer
@@ -142,13 +169,15 @@ static memo_status run_step(trainer* r, int has_backward) {
     }
     if (!status) status = memo_hooks_set_layer(r->hooks, -1, &error);
     if (!status) status = forward(r, r->n_layers + 1, tokens);
-    if (has_backward && !status)
-        status = backward(r, r->n_layers + 1, 0, r->n_tensors[r->n_layers + 1], tokens);
-    for (int32_t l = n - 1; l >= 0 && has_backward && !status; l--)
-        status = backward(r, l, l == late, r->n_tensors[l], tokens);
-    if (has_backward && !status)
-        status = backward(r, r->n_layers, 0, r->n_tensors[r->n_layers], tokens);
-    if (late >= 0 && has_backward && !status) status = backward(r, late, 0, 1, tokens);
+    unpack_layer(r, &u, r->n_layers + 1, 0);
+    for (int32_t l = n - 1; l >= 0; l--) {
+        if (l > r->shared_layer && r->shared_layer >= 0 && r->n_tensors[r->shared_layer])
+            unpack(&u, r->shared_layer, 0);
+        unpack_layer(r, &u, l, l == late);
+    }
+    unpack_layer(r, &u, r->n_layers, 0);
+    if (late >= 0) unpack(&u, late, 0);
+    if (has_backward && !status) status = backward(r, &u, tokens);
     return status ? status : memo_hooks_end(r->hooks, &error);
 }
 
@@ -189,8 +218,9 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
         memo_hooks_get_stats(r.hooks, &stats);
         /* memo allocates what the plan says. */
         memo_host_device_stats used = host_device_stats(host);
-        CHECK(used.device_bytes == before.device_bytes + stats.swap.device_bytes);
-        CHECK(used.host_bytes == stats.swap.host_bytes);
+        CHECK(used.device_bytes ==
+              before.device_bytes + stats.swap.device_bytes + 4 * r.hooks->slot_bytes);
+        CHECK(used.host_bytes == before.host_bytes + stats.swap.host_bytes);
         const int64_t done = mallocs_done, planned_kept = r.n_lines ? -1 : stats.kept_bytes;
         for (int64_t step = 0; step < 3; step++) {
             CHECK_OK(run_step(&r, step != 1));
@@ -291,30 +321,32 @@ TEST(the_audit_names_what_differs) {
     CHECK_OK(memo_hooks_set_layer(hooks, -1, &error));
     CHECK(tokens[0] < 0); /* its owner keeps it */
 
-    CHECK_OK(memo_hooks_unpack(hooks, tokens[3], &address, &error));
+    CHECK_OK(memo_hooks_unpack(hooks, &tokens[3], 1, &address, &error));
     CHECK(address == a);
     CHECK_OK(memo_hooks_compare(hooks, tokens[17], b, &error));
     b[63] = 2;
     CHECK_ERROR(memo_hooks_compare(hooks, tokens[17], b, &error), INVALID_STATE,
                 "Tensor 14 of layer 3 differs after recomputation (64 bytes)");
     a[0] = 0;
-    CHECK_ERROR(memo_hooks_unpack(hooks, tokens[2], &address, &error), INVALID_STATE,
+    CHECK_ERROR(memo_hooks_unpack(hooks, &tokens[2], 1, &address, &error), INVALID_STATE,
                 "Tensor 0 of layer 2 changed between forward and backward (64 bytes)");
     a[0] = 1;
-    for (int k = 4; k < 19; k++) CHECK_OK(memo_hooks_unpack(hooks, tokens[k], &address, &error));
-    CHECK_OK(memo_hooks_unpack(hooks, tokens[0], &address, &error));
+    for (int k = 4; k < 19; k++)
+        CHECK_OK(memo_hooks_unpack(hooks, &tokens[k], 1, &address, &error));
+    CHECK_OK(memo_hooks_unpack(hooks, &tokens[0], 1, &address, &error));
     CHECK(lines.n_lines == 2);
     CHECK_OK(memo_hooks_end(hooks, &error));
     CHECK(lines.n_lines == 3);
     CHECK_CASE(!strcmp(lines.line, "Tensor 0 of layer 1 was never unpacked (64 bytes)"), "%s",
                lines.line);
-    CHECK_ERROR(memo_hooks_unpack(hooks, tokens[3], &address, &error), INVALID_STATE,
+    CHECK_ERROR(memo_hooks_unpack(hooks, &tokens[3], 1, &address, &error), INVALID_STATE,
                 "no micro-batch is open");
 }
 
 TEST(wrong_calls_are_refused) {
     own_hooks* hooks = NULL;
     void* address = NULL;
+    const int64_t unknown = 12345;
     int64_t token = 0, stale;
     char a[8] = "";
     memo_hooks_desc desc = {.device_bytes = -1};
@@ -331,11 +363,11 @@ TEST(wrong_calls_are_refused) {
     CHECK_OK(memo_hooks_pack(hooks, a, 8, &stale, &error));
     CHECK_OK(memo_hooks_begin(hooks, &error)); /* abandons */
     CHECK_OK(memo_hooks_pack(hooks, a, 8, &token, &error));
-    CHECK_ERROR(memo_hooks_unpack(hooks, stale, &address, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_hooks_unpack(hooks, &stale, 1, &address, &error), INVALID_ARGUMENT,
                 "not of this micro-batch");
-    CHECK_ERROR(memo_hooks_unpack(hooks, 12345, &address, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_hooks_unpack(hooks, &unknown, 1, &address, &error), INVALID_ARGUMENT,
                 "not of this micro-batch");
-    CHECK_OK(memo_hooks_unpack(hooks, token, &address, &error));
+    CHECK_OK(memo_hooks_unpack(hooks, &token, 1, &address, &error));
     CHECK(address == a);
     CHECK_OK(memo_hooks_end(hooks, &error));
 }
@@ -358,14 +390,211 @@ TEST(an_order_unlike_the_plans_is_refused) {
         }
         CHECK_OK(memo_hooks_set_layer(hooks, -1, &error));
         for (int32_t l = 5; l >= 0 && step != 1; l--) {
-            CHECK_OK(memo_hooks_unpack(hooks, tokens[l], &address, &error));
+            CHECK_OK(memo_hooks_unpack(hooks, &tokens[l], 1, &address, &error));
             CHECK(memcmp(address, bytes[l], 512) == 0);
         }
         if (step == 1) {
-            CHECK_OK(memo_hooks_unpack(hooks, tokens[2], &address, &error));
-            CHECK_ERROR(memo_hooks_unpack(hooks, tokens[4], &address, &error), INVALID_STATE,
+            CHECK_OK(memo_hooks_unpack(hooks, &tokens[2], 1, &address, &error));
+            CHECK_ERROR(memo_hooks_unpack(hooks, &tokens[4], 1, &address, &error), INVALID_STATE,
                         "tensor 0 of layer 4: unpacked after layer 2");
         }
         CHECK_OK(memo_hooks_end(hooks, &error));
     }
+}
+
+/* --- operators that read tensors of several layers --- */
+
+enum { N_LAYERS = 8, N_NUMBERS = 256 };
+
+/* Each layer packs two tensors.  A norm at each border reads the second of a layer and the first of
+ * the layer below, computes, and reads both again. */
+typedef enum border { ONE_CALL, TWO_CALLS, LOWER_FIRST, BY_TURNS } border;
+
+static int64_t border_step(memo_hooks* hooks, border way, int step, float own[][2][N_NUMBERS]) {
+    int64_t tokens[N_LAYERS][2], n_wrong = 0;
+    CHECK_OK(memo_hooks_begin(hooks, &error));
+    for (int32_t l = 0; l < N_LAYERS; l++) {
+        CHECK_OK(memo_hooks_set_layer(hooks, l, &error));
+        CHECK_OK(memo_hooks_set_layer(hooks, l, &error)); /* it is open: nothing */
+        for (int t = 0; t < 2; t++) {
+            for (int i = 0; i < N_NUMBERS; i++) own[l][t][i] = (float)(step * 100 + l * 2 + t);
+            CHECK_OK(memo_hooks_pack(hooks, own[l][t], sizeof own[l][t], &tokens[l][t], &error));
+        }
+    }
+    for (int32_t l = N_LAYERS - 1; l > 0; l--) {
+        const int64_t both[] = {tokens[l][1], tokens[l - 1][0]};
+        const int is_lower_first = way == LOWER_FIRST || (way == BY_TURNS && step > 1 && l % 2);
+        void* at[2] = {NULL, NULL};
+        if (way == ONE_CALL) CHECK_OK(memo_hooks_unpack(hooks, both, 2, at, &error));
+        for (int i = 0; i < 2 && way != ONE_CALL; i++) {
+            const int k = i ^ is_lower_first;
+            CHECK_OK(memo_hooks_unpack(hooks, &both[k], 1, &at[k], &error));
+        }
+        for (int i = 0; i < N_NUMBERS; i++) {
+            n_wrong += ((float*)at[0])[i] != (float)(step * 100 + l * 2 + 1);
+            n_wrong += ((float*)at[1])[i] != (float)(step * 100 + l * 2 - 2);
+        }
+    }
+    CHECK_OK(memo_hooks_end(hooks, &error));
+    return n_wrong;
+}
+
+TEST(an_operator_reads_tensors_of_two_layers) {
+    static float own[N_LAYERS][2][N_NUMBERS];
+    for (border way = ONE_CALL; way <= BY_TURNS; way = (border)(way + 1)) {
+        own_device* host = new_host(0);
+        own_hooks* hooks = NULL;
+        memo_hooks_stats stats;
+        memo_hooks_desc desc = {.device = host, .computes_on_host = 1, .is_checked = 1};
+        desc.device_bytes = (N_LAYERS + 2) * (int64_t)sizeof own[0][0];
+        CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+        for (int step = 0; step < 4; step++)
+            CHECK_CASE(border_step(hooks, way, step, own) == 0, "way %d, step %d", (int)way, step);
+        memo_hooks_get_stats(hooks, &stats);
+        CHECK(stats.swap.swapped_bytes > 0 && stats.n_findings == 2 * 4); /* two never unpacked */
+    }
+}
+
+TEST(shared_tensors_stay_and_end_no_layer) {
+    enum { BYTES = 4096, SHARED = 1024, PER_LAYER = 4, LAYERS = 10 };
+    static char own[LAYERS][PER_LAYER][BYTES], shared[SHARED];
+    memset(shared, 77, sizeof shared);
+
+    /* The layer that packs it: the first, none, or a donor of keys, from which on all read it. */
+    for (int32_t donor = -1; donor < LAYERS; donor += 5) {
+        own_device* host = new_host(0);
+        own_hooks* hooks = NULL;
+        memo_hooks_stats stats;
+        memo_hooks_desc desc = {.device = host, .computes_on_host = 1, .device_bytes = 12 * BYTES};
+        CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+        for (int step = 0; step < 3; step++) {
+            int64_t tokens[LAYERS][PER_LAYER], token = 0;
+            void* at = NULL;
+            CHECK_OK(memo_hooks_begin(hooks, &error));
+            for (int32_t l = -1; l < LAYERS; l++) {
+                CHECK_OK(memo_hooks_set_layer(hooks, l, &error));
+                if (l == donor) CHECK_OK(memo_hooks_pack(hooks, shared, SHARED, &token, &error));
+                for (int k = 0; k < PER_LAYER && l >= 0; k++) {
+                    memset(own[l][k], l * PER_LAYER + k + 1, BYTES);
+                    CHECK_OK(memo_hooks_pack(hooks, own[l][k], BYTES, &tokens[l][k], &error));
+                    if (tokens[l][k] >= 0) memset(own[l][k], 0, BYTES);
+                }
+            }
+            for (int32_t l = LAYERS - 1; l >= 0; l--) {
+                if (l >= donor) CHECK_OK(memo_hooks_unpack(hooks, &token, 1, &at, &error));
+                CHECK(l < donor || ((char*)at)[SHARED - 1] == 77);
+                for (int k = PER_LAYER - 1; k >= 0; k--) {
+                    CHECK_OK(memo_hooks_unpack(hooks, &tokens[l][k], 1, &at, &error));
+                    CHECK(((char*)at)[BYTES - 1] == l * PER_LAYER + k + 1);
+                }
+            }
+            CHECK_OK(memo_hooks_end(hooks, &error));
+        }
+        memo_hooks_get_stats(hooks, &stats);
+        CHECK_CASE(stats.kept_bytes <= 4 * BYTES && stats.swap.swapped_bytes >= 28 * BYTES,
+                   "donor %d: %lld kept, %lld move", (int)donor, (long long)stats.kept_bytes,
+                   (long long)stats.swap.swapped_bytes);
+    }
+}
+
+/* --- checks --- */
+
+/* Packs a tensor of 512 numbers in each of 6 layers, and unpacks them.  misreads: the forward
+ * computes another tensor from the last one after its pack. */
+static void nan_step(memo_hooks* hooks, float* own, int is_poisoned, int misreads) {
+    int64_t tokens[7];
+    float* at[6];
+    CHECK_OK(memo_hooks_begin(hooks, &error));
+    for (int32_t l = 0; l < 6; l++) {
+        float* x = own + 512 * l;
+        CHECK_OK(memo_hooks_set_layer(hooks, l, &error));
+        for (int i = 0; i < 512; i++) x[i] = (float)(l + i);
+        CHECK_OK(memo_hooks_pack(hooks, x, 2048, &tokens[l], &error));
+        CHECK((x[3] != x[3]) == is_poisoned);
+    }
+    for (int i = 0; i < 512 && misreads; i++) own[512 * 6 + i] = 2 * own[512 * 5 + i] + 1;
+    if (misreads && is_poisoned)
+        CHECK_ERROR(memo_hooks_pack(hooks, own + 512 * 6, 2048, &tokens[6], &error), INVALID_STATE,
+                    "Tensor 1 of layer 5 is computed from bytes of a tensor that memo has moved");
+    for (int32_t l = 5; l >= 0; l--) {
+        CHECK_OK(memo_hooks_unpack(hooks, &tokens[l], 1, (void**)&at[l], &error));
+        CHECK(at[l][7] == (float)(l + 7));
+        /* A layer ends with the second call after its own. */
+        if (l < 4 && tokens[0] >= 0) CHECK(at[l + 2][7] != at[l + 2][7]);
+    }
+    CHECK_OK(memo_hooks_end(hooks, &error));
+}
+
+TEST(bytes_that_nobody_may_read_are_nan) {
+    for (int k = 0; k < 4; k++) {
+        const int reads_on = k / 2;
+        own_device* host = new_host(0);
+        memo_hooks* hooks = NULL;
+        memo_stream compute = NULL;
+        void* memory = NULL;
+        CHECK_OK(memo_stream_create(host, "compute", 0, &compute, &error));
+        CHECK_OK(memo_device_alloc(host, 7 * 2048, &memory, &error));
+        memo_hooks_desc desc = {.device = host,
+                                .compute_stream = compute,
+                                .computes_on_host = k % 2,
+                                .is_checked = 1,
+                                .device_bytes = 2 * 2048,
+                                .owner_reads_on = reads_on};
+        CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+        nan_step(hooks, (float*)memory, 0, 0);
+        nan_step(hooks, (float*)memory, !reads_on, 0);
+        nan_step(hooks, (float*)memory, !reads_on, 1);
+        memo_hooks_destroy(hooks);
+        CHECK_OK(memo_device_free(host, memory, &error));
+        CHECK_OK(memo_stream_destroy(host, compute, &error));
+    }
+}
+
+TEST(forgotten_tensors_are_one_line) {
+    own_hooks* hooks = NULL;
+    trainer lines;
+    char a[64] = "";
+    int64_t token;
+    void* at;
+    memo_hooks_stats stats;
+    memset(&lines, 0, sizeof lines);
+    memo_hooks_desc desc = {.is_checked = 1, .log.write = keep_line, .log.user = &lines};
+    CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+    CHECK_OK(memo_hooks_begin(hooks, &error));
+    CHECK_OK(memo_hooks_set_layer(hooks, 0, &error));
+    for (int i = 0; i < 10000; i++) CHECK_OK(memo_hooks_pack(hooks, a, sizeof a, &token, &error));
+    CHECK_OK(memo_hooks_unpack(hooks, &token, 1, &at, &error));
+    CHECK_OK(memo_hooks_end(hooks, &error));
+    CHECK(lines.n_lines == 1);
+    CHECK_TEXT(lines.line, "Tensor 0 of layer 0 was never unpacked (64 bytes); so 9998 others");
+    memo_hooks_get_stats(hooks, &stats);
+    CHECK_IS(stats.n_findings, ==, 9999);
+}
+
+/* The plan evaluates sizes, for which memory is requested, some hundred times at most. */
+TEST(planning_takes_a_time_that_grows_with_the_tensors) {
+    int64_t n_requests[2];
+    for (int k = 0; k < 2; k++) {
+        const int32_t per_layer = k ? 2000 : 20;
+        own_device* host = new_host(0);
+        own_hooks* hooks = NULL;
+        int64_t* tokens = (int64_t*)malloc((size_t)per_layer * 10 * sizeof *tokens);
+        static char bytes[512];
+        void* at;
+        memo_hooks_desc desc = {.device = host, .computes_on_host = 1};
+        desc.device_bytes = (int64_t)per_layer * 512 * 6;
+        CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+        CHECK_OK(memo_hooks_begin(hooks, &error));
+        for (int32_t i = 0; i < per_layer * 10; i++) {
+            CHECK_OK(memo_hooks_set_layer(hooks, i / per_layer, &error));
+            CHECK_OK(memo_hooks_pack(hooks, bytes, sizeof bytes, &tokens[i], &error));
+        }
+        for (int32_t i = per_layer * 10 - 1; i >= 0; i--)
+            CHECK_OK(memo_hooks_unpack(hooks, &tokens[i], 1, &at, &error));
+        const long long before = mallocs_done;
+        CHECK_OK(memo_hooks_end(hooks, &error));
+        n_requests[k] = mallocs_done - before;
+        free(tokens);
+    }
+    CHECK(n_requests[0] > 10 && n_requests[1] < 4 * n_requests[0]);
 }

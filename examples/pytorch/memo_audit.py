@@ -44,7 +44,8 @@ class Error(ctypes.Structure):
 class Desc(ctypes.Structure):
     _fields_ = [("device", ctypes.c_void_p), ("compute_stream", ctypes.c_void_p), ("computes_on_host", ctypes.c_int32),
                 ("is_checked", ctypes.c_int32), ("device_bytes", ctypes.c_int64), ("host_bytes", ctypes.c_int64),
-                ("least_bytes", ctypes.c_int64), ("write", WRITE), ("user", ctypes.c_void_p)]
+                ("least_bytes", ctypes.c_int64), ("write", WRITE), ("user", ctypes.c_void_p),
+                ("owner_reads_on", ctypes.c_int32)]
 
 
 def build():
@@ -79,7 +80,7 @@ class Hooks:
         return token
 
     def unpack(self, token):
-        self.call("unpack", token, ctypes.byref(ctypes.c_void_p()))
+        self.call("unpack", ctypes.byref(token), ctypes.c_int64(1), ctypes.byref(ctypes.c_void_p()))
 
     def compare(self, token, tensor):
         self.call("compare", token, ctypes.c_void_p(tensor.data_ptr()))

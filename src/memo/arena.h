@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/poison.h"
 #include "memo/text.h"
 /* ---- >>arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
@@ -8,8 +9,16 @@
 typedef struct memoi_block {
     void* address; /* NULL: freed */
     int64_t size_bytes;
-    int64_t id; /* in the trace; -1: not in it */
+    int64_t id;  /* in the trace; -1: not in it */
+    void* taken; /* from the device; NULL: given back, or never taken */
 } memoi_block;
+
+/* In a checked arena: the bytes around a request.  The first used_bytes are the trainer's, the rest
+ * is poison. */
+typedef struct memoi_region {
+    char* begin;
+    int64_t room_bytes, used_bytes;
+} memoi_region;
 
 typedef struct memoi_blocks {
     memoi_block* list;        /* in the order of requests */
@@ -56,8 +65,14 @@ struct memo_arena {
     char* memory; /* the block of a replay, or what a dry run writes to */
     int64_t memory_bytes;
 
+    /* Checked: a region for each block or slot, and what looks at them. */
+    int32_t is_checked;
+    memoi_region* regions;
+    memob_probe probe;
+
     /* Replay. */
     void* own_memory; /* what the device gave for the block; NULL: the user's */
+    int64_t reserved_bytes;
     /* Planned mallocs and frees, in order.  Index: a malloc's is that of the buffer + n_buffers, a
      * free's is that of the buffer.  A free has happened if the buffer is not live. */
     memob_keyed* events;
@@ -96,19 +111,84 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+/* The block is no longer live; the device has its memory still. */
+MEMOI void memoi_arena_block_end(memo_arena* arena, int64_t i) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block = &blocks->list[i];
-    void* address = block->address;
-    memob_map_remove(&blocks->index, memoi_arena_address_key(address));
+    if (!block->address) return;
+    memob_map_remove(&blocks->index, memoi_arena_address_key(block->address));
     blocks->live_bytes -= block->size_bytes;
     block->address = NULL;
-    return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
-/* Frees all blocks but the first n.  Errors of the device cannot be reported here. */
-MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int64_t n) {
-    while (arena->blocks.n > n)
-        if (arena->blocks.list[--arena->blocks.n].address)
-            memoi_arena_block_free(arena, arena->blocks.n, NULL);
+MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+    memoi_block* block = &arena->blocks.list[i];
+    void* taken = block->taken;
+    memoi_arena_block_end(arena, i);
+    block->taken = NULL;
+    if (arena->is_checked) arena->regions[i].room_bytes = 0;
+    return taken ? memo_device_free(arena->device, taken, error) : MEMO_STATUS_OK;
+}
+
+/* Frees all blocks but the first n, whatever fails, and returns the first error. */
+MEMOI memo_status memoi_arena_blocks_drop(memo_arena* arena, int64_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    while (arena->blocks.n > n) {
+        const memo_status s =
+            memoi_arena_block_free(arena, --arena->blocks.n, status ? NULL : error);
+        if (!status) status = s;
+    }
+    return status;
+}
+
+/* --- checks --- */
+
+/* Bytes of a request and its guard: a size given in numbers of 4 bytes is found. */
+MEMOI int64_t memoi_arena_room(int64_t size_bytes, int64_t alignment_bytes) {
+    return size_bytes > (MEMOB_BYTES_MAX - alignment_bytes) / 4
+               ? MEMOB_BYTES_MAX
+               : memob_align_up(4 * size_bytes, alignment_bytes);
+}
+
+/* Nobody wrote to the region but to its used bytes, of which used_bytes stay or begin; the others
+ * become poison.  i: of the block or slot. */
+MEMOI memo_status memoi_arena_look(memo_arena* arena, int64_t i, int64_t used_bytes,
+                                   memo_error* error) {
+    memoi_region* r = &arena->regions[i];
+    char* behind = r->begin + r->used_bytes;
+    const int64_t n = r->room_bytes - r->used_bytes, was_used = r->used_bytes;
+    const int64_t kept = memob_min(used_bytes, was_used);
+    int64_t n_poisoned = n;
+    memo_status status;
+    if (!r->room_bytes) return MEMO_STATUS_OK;
+    status = memob_probe_sweep(&arena->probe, behind, n, 0, &n_poisoned, error);
+    if (!status && (n_poisoned < n || used_bytes < was_used))
+        status =
+            memob_probe_sweep(&arena->probe, r->begin + kept, r->room_bytes - kept, 1, NULL, error);
+    if (status) return status;
+    r->used_bytes = used_bytes;
+    if (n_poisoned == n) return status;
+    return MEMOB_INVALID(
+        error,
+        "checked arena: buffer %lld of %lld bytes (id %lld): something writes to byte %lld%s",
+        (long long)i, (long long)(was_used ? was_used : r->room_bytes / 4),
+        (long long)(arena->plan ? arena->plan->buffers[i].id : arena->blocks.list[i].id),
+        (long long)(was_used + n_poisoned),
+        was_used ? ", behind its end; its size is too small, or was given in numbers, not bytes"
+                 : " while it is free; it was freed too early, or its address was kept");
+}
+
+/* Looks at all regions, whatever it finds, and returns the first error.  is_over: buffers of the
+ * micro-batch end. */
+MEMOI memo_status memoi_arena_look_at_all(memo_arena* arena, int is_over, memo_error* error) {
+    const int64_t n = arena->plan ? arena->n_buffers : arena->blocks.n;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t i = 0; i < n && arena->is_checked; i++) {
+        const int is_body = arena->plan ? arena->plan->buffers[i].begin >= arena->plan->body_begin
+                                        : i >= arena->blocks.n_before_body;
+        const memo_status s = memoi_arena_look(
+            arena, i, is_over && is_body ? 0 : arena->regions[i].used_bytes, status ? NULL : error);
+        if (!status) status = s;
+    }
+    return status;
 }

@@ -9,6 +9,9 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
             error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
+    if (desc->n_streams < 0 || (desc->n_streams && !desc->streams))
+        return MEMOB_INVALID(error, "memo_arena_desc.n_streams: %d without streams; set both, or 0",
+                             (int)desc->n_streams);
     if (!desc->plan == !desc->trace)
         return MEMOB_INVALID(error,
                              "memo_arena_desc: set either trace, to record, or plan, to replay");
@@ -115,6 +118,8 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
 
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
     arena->slots = MEMOB_ARRAY(&arena->arrays, memoi_slot, plan->n_buffers);
     if (!arena->slots) return memob_no_memory(error, "an arena");
     for (int64_t i = 0; i < plan->n_buffers; i++) {
@@ -124,6 +129,13 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
          * slot. */
         slot->address =
             slot->size_bytes ? arena->memory + plan->buffers[i].offset_bytes : (char*)slot;
+        if (slot->size_bytes && arena->is_checked) {
+            memoi_region* r = &arena->regions[i];
+            slot->address = r->begin = arena->memory + at;
+            at += r->room_bytes;
+            status = memob_probe_sweep(&arena->probe, r->begin, r->room_bytes, 1, NULL, error);
+            if (status) return status;
+        }
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
@@ -133,22 +145,37 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Sizes of regions, which follow each other.  Returns their sum. */
+MEMOI int64_t memoi_arena_size_regions(memo_arena* arena, int64_t alignment_bytes) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < arena->n_buffers; i++) {
+        const int64_t room = memoi_arena_room(arena->plan->buffers[i].size_bytes, alignment_bytes);
+        arena->regions[i].room_bytes = memob_min(room, MEMOB_BYTES_MAX - sum);
+        sum += arena->regions[i].room_bytes;
+    }
+    return sum;
+}
+
 MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_desc* desc,
                                           memo_error* error) {
     const memo_device* device = desc->device;
+    const char* what = arena->is_checked ? "a checked arena" : "the plan";
     int64_t needed = arena->plan->peak_bytes, alignment = arena->plan->alignment_bytes;
     memo_error reason;
     memo_status status;
     char name[32];
     for (int64_t i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
+    if (arena->is_checked)
+        needed = memoi_arena_size_regions(arena, memob_max(alignment, MEMOB_DEVICE_ALIGNMENT));
+    arena->reserved_bytes = needed;
 
     /* The caller's memory must suffice. */
     if (arena->memory) {
         if (desc->memory_bytes < needed)
             return MEMOB_INVALID(
-                error, "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
-                (long long)desc->memory_bytes, (long long)needed);
+                error, "memo_arena_desc.memory_bytes: too small (%lld); %s needs %lld bytes",
+                (long long)desc->memory_bytes, what, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
             return MEMOB_INVALID(
                 error, "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes",
@@ -171,7 +198,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
             free_bytes < needed)
             snprintf(there, sizeof there, ", %s (%lld bytes) are free",
                      memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes);
-        return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block%s: %s",
+        return memo_error_set(error, status, "%s needs %s (%lld bytes) in one block%s: %s", what,
                               memob_bytes_text(name, (double)needed), (long long)needed, there,
                               reason.message);
     }
@@ -195,8 +222,16 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->memory = (char*)desc->memory;
     made->memory_bytes = desc->memory_bytes;
     made->n_buffers = desc->plan ? desc->plan->n_buffers : 0;
+    made->is_checked = desc->is_checked && (desc->plan || desc->device);
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
-    if (made->plan) {
+    if (made->is_checked)
+        status = memob_probe_create(&made->probe, desc->device, "memo_arena_desc.device",
+                                    desc->streams, desc->n_streams, error);
+    if (made->is_checked && made->plan && !status) {
+        made->regions = MEMOB_ARRAY(&made->arrays, memoi_region, made->n_buffers);
+        if (!made->regions) status = memob_no_memory(error, "an arena");
+    }
+    if (made->plan && !status) {
         status = memoi_arena_events(made, error);
         if (!status) status = memoi_arena_take_memory(made, desc, error);
         if (!status) status = memoi_arena_slots(made, error);
@@ -212,10 +247,12 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 
 void memo_arena_destroy(memo_arena* arena) {
     if (!arena) return;
-    memoi_arena_blocks_drop(arena, 0);
+    (void)memoi_arena_blocks_drop(arena, 0, NULL);
     for (int64_t i = 0; i < arena->n_steps; i++)
         if (arena->steps[i].is_wait) memo_event_destroy(arena->device, arena->steps[i].event, NULL);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
+    memob_probe_destroy(&arena->probe);
+    if (!arena->plan) MEMO_FREE(arena->regions);
     memob_map_free(&arena->blocks.index);
     memob_map_free(&arena->addresses);
     MEMO_FREE(arena->blocks.list);

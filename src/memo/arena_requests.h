@@ -20,6 +20,7 @@ MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
 }
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -31,8 +32,13 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
                               "memo_arena_begin: %lld buffers are live that the plan frees before "
                               "the first micro-batch; free them, their bytes are reused",
                               (long long)n_early);
-    if (arena->trace) {
-        memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
+    if (arena->trace) status = memo_trace_mark(arena->trace, "iteration begin", error);
+    if (status) return status;
+
+    /* The outputs of the micro-batch before end. */
+    if (arena->state == MEMOI_ARENA_BETWEEN) {
+        status = memoi_arena_look_at_all(arena, 1, error);
+        if (!status) status = memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, error);
         if (status) return status;
     }
     arena->dry_address_begin = arena->dry_address;
@@ -44,12 +50,12 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Frees what is left of the micro-batch, which is no longer open. */
+/* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
-    memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
+    for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
 }
@@ -59,10 +65,12 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
-    for (int64_t i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
-        void* address = arena->blocks.list[i].address;
-        memo_status status = address ? memo_arena_free(arena, address, error) : MEMO_STATUS_OK;
+    for (int64_t i = arena->blocks.n - 1; i >= arena->blocks.n_before_body && arena->trace; i--) {
+        memo_status status = MEMO_STATUS_OK;
+        if (arena->blocks.list[i].address)
+            status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (status) return status;
+        memoi_arena_block_end(arena, i);
     }
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
@@ -70,7 +78,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
         arena->trace = NULL; /* recorded */
     }
     memoi_arena_close(arena);
-    return MEMO_STATUS_OK;
+    return memoi_arena_look_at_all(arena, 0, error);
 }
 
 /* Abandons the current micro-batch: frees the buffers.  A recording ends, and its trace is of no
@@ -78,6 +86,7 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
 MEMOI void memob_arena_abandon(memo_arena* arena) {
     if (arena->state != MEMOI_ARENA_INSIDE) return;
     memoi_arena_close(arena);
+    (void)memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, NULL);
     arena->trace = NULL;
 }
 
@@ -87,23 +96,35 @@ MEMOI void memob_arena_abandon(memo_arena* arena) {
 MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                            void** address, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
-    memoi_block block = {NULL, size_bytes, arena->trace ? arena->trace->n_buffers : -1};
+    memoi_block block = {NULL, size_bytes, arena->trace ? arena->trace->n_buffers : -1, NULL};
+    const int64_t room =
+        arena->is_checked ? memoi_arena_room(size_bytes, MEMOB_DEVICE_ALIGNMENT) : 0;
     memo_status status;
-    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
+    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)) ||
+        (arena->is_checked && !memob_grow(&arena->regions, blocks->n, 1, sizeof(memoi_region))))
         return memob_no_memory(error, "the arena's list of blocks");
     if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "size: live sizes sum to more than 2^62 bytes; free some first");
     status = arena->device
-                 ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
+                 ? memo_device_alloc(arena->device, memob_max(room, size_bytes + !size_bytes),
+                                     address, error)
                  : memoi_arena_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
+    if (arena->is_checked) {
+        const memoi_region region = {(char*)*address, room, size_bytes};
+        arena->regions[blocks->n] = region;
+        status = memob_probe_sweep(&arena->probe, region.begin, room, 1, NULL, error);
+    }
 
-    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n)) {
+    if (!status && !memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n))
+        status = memob_no_memory(error, "the arena's list of blocks");
+    if (status) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
-        return memob_no_memory(error, "the arena's list of blocks");
+        return status;
     }
     block.address = *address;
+    block.taken = arena->device ? *address : NULL;
     blocks->list[blocks->n++] = block;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
@@ -177,7 +198,7 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     arena->cursor++;
     arena->n_body_requests++;
     arena->n_requests++;
-    return MEMO_STATUS_OK;
+    return arena->is_checked ? memoi_arena_look(arena, buffer, size_bytes, error) : MEMO_STATUS_OK;
 }
 
 /* The live slot at an address, or NULL: the slot of the next planned free, or another slot if the
@@ -228,15 +249,24 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     /* In replay the slot keeps its place. */
     if (slot) {
         slot->is_live = 0;
-        if (arena->n_steps == 0) return MEMO_STATUS_OK;
-        arena->cursor = memoi_arena_skip(arena, arena->cursor);
-        return memoi_arena_steps(arena, arena->cursor, 0, error);
+        status = MEMO_STATUS_OK;
+        if (arena->n_steps > 0) {
+            arena->cursor = memoi_arena_skip(arena, arena->cursor);
+            status = memoi_arena_steps(arena, arena->cursor, 0, error);
+        }
+        return status || !arena->is_checked
+                   ? status
+                   : memoi_arena_look(arena, slot - arena->slots, 0, error);
     }
 
+    /* Checked: the device keeps the bytes, so that whoever still uses them is found. */
     status = memoi_arena_find_block(arena, address, "free", &i, error);
     if (!status && arena->trace)
         status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
-    return status ? status : memoi_arena_block_free(arena, i, error);
+    if (status) return status;
+    if (!arena->is_checked) return memoi_arena_block_free(arena, i, error);
+    memoi_arena_block_end(arena, i);
+    return memoi_arena_look(arena, i, 0, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
@@ -261,5 +291,5 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
 
 void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
     stats->n_requests = arena->n_requests;
-    stats->reserved_bytes = arena->plan ? arena->plan->peak_bytes : arena->blocks.peak_bytes;
+    stats->reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
 }

@@ -8,14 +8,20 @@
  *
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
  * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
- * end frees the remaining buffers, such as outputs, whose bytes stay in replay until the next
- * begin.  A micro-batch may request smaller sizes than planned, or stop before the last planned
- * request.  Only the first micro-batch is recorded; later micro-batches are served but not
+ * end frees the remaining buffers, such as outputs, whose bytes stay until the next begin.  A
+ * micro-batch may request smaller sizes than planned, or stop before the last planned request.  Only the first micro-batch is recorded; later micro-batches are served but not
  * recorded.  Waits that the plan buys are enqueued by the request, and the events by the free
  * before the request.
  *
  * A request other than the next planned request (too large, or too many) diverges.  The call fails
- * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
+ * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address.
+ *
+ * Checked (is_checked).  No two requests share bytes, and behind each lies a guard of three times
+ * its size.  All bytes are NaN before the request, after the free, and after the begin that follows
+ * an output: memory taken for zero and buffers freed too early make the loss NaN.  Writes to the
+ * guard, or to bytes of no live request, are found by the next alloc, free, end or begin that looks
+ * there.  The call returns INVALID_ARGUMENT with the buffer and the byte; all but begin have done
+ * their work.  A checked arena waits in every call. */
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
@@ -26,14 +32,18 @@ typedef struct memo_arena_desc {
     void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of the plan's numbers, on device, which has
-     * events. */
+     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling thread
+     * computes.  CUDA's default stream is NULL: pass it, too. */
     const memo_stream* streams;
     int32_t n_streams;
+    /* 1: finds mistakes, see above; needs about 4 times the bytes of all requests of a micro-batch
+     * together.  A dry run ignores this. */
+    int32_t is_checked;
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
+    int64_t reserved_bytes; /* replay: bytes of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
 typedef struct memo_arena memo_arena;
@@ -48,9 +58,9 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
  * may be freed.  Errors: INVALID_STATE (a micro-batch is open, or buffers live that the plan frees
- * before the first micro-batch). */
+ * before the first micro-batch); while recording, the device's. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
-/* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
+/* Errors: INVALID_STATE (no micro-batch is open). */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 
 /* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream; not
