@@ -358,6 +358,14 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
 
+/* Drivers of the 580 series refuse to register 512 GiB and more in one call, with 2 (out of memory):
+ * their table of pages would have 2 GiB (github.com/NVIDIA/open-gpu-kernel-modules, 1234).  So
+ * larger blocks are registered in pieces, and a copy ends where a piece does, because CUDA may
+ * refuse a copy over two registrations. */
+#ifndef MEMOI_CUDA_PIECE_BYTES
+#define MEMOI_CUDA_PIECE_BYTES ((int64_t)64 << 30) /* a multiple of 2 MiB */
+#endif
+
 /* Allocated memory. */
 typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
@@ -382,6 +390,7 @@ typedef struct memoi_cuda {
     int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: queried for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
+    int32_t n_cut_blocks;        /* host_blocks of several pieces */
     memoi_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
 
@@ -762,6 +771,27 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     return n;
 }
 
+/* Ends the registration of the block's first n_bytes. */
+MEMOI void memoi_cuda_unregister(const memoi_cuda_block* block, int64_t n_bytes) {
+    for (int64_t at = 0; at < n_bytes; at += MEMOI_CUDA_PIECE_BYTES)
+        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + at), NULL);
+}
+
+/* All pieces, or none. */
+MEMOI memo_status memoi_cuda_register(const memoi_cuda_block* block, memo_error* error) {
+    int64_t at;
+    memo_status status = MEMO_STATUS_OK;
+    for (at = 0; at < block->mapped_bytes && !status; at += MEMOI_CUDA_PIECE_BYTES) {
+        const int64_t n_bytes = memob_min(block->mapped_bytes - at, MEMOI_CUDA_PIECE_BYTES);
+        status = MEMOI_CUDA_CALL(cudaHostRegister,
+                                 (block->address + at, (size_t)n_bytes,
+                                  cudaHostRegisterPortable | cudaHostRegisterMapped),
+                                 error);
+    }
+    if (status) memoi_cuda_unregister(block, at - MEMOI_CUDA_PIECE_BYTES);
+    return status;
+}
+
 /* Touches the pages of block and registers them.  Logs the progress once a second.  On failure the
  * mapping is undone. */
 MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
@@ -800,10 +830,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
                  ? memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "%lld bytes were mapped, but the system has no pages for them",
                                   (long long)block->mapped_bytes)
-                 : MEMOI_CUDA_CALL(cudaHostRegister,
-                                   (block->address, (size_t)block->mapped_bytes,
-                                    cudaHostRegisterPortable | cudaHostRegisterMapped),
-                                   error);
+                 : memoi_cuda_register(block, error);
     if (status) munmap(block->address, (size_t)block->mapped_bytes);
     return status;
 }
@@ -872,6 +899,7 @@ MEMOI memo_status memoi_cuda_host_block(memoi_cuda* cuda, int64_t size_bytes, in
     }
     block->next = cuda->host_blocks;
     cuda->host_blocks = *result = block;
+    cuda->n_cut_blocks += block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
     return MEMO_STATUS_OK;
 }
 
@@ -908,16 +936,24 @@ MEMOI memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void*
     return MEMO_STATUS_OK;
 }
 
-/* block is in no list any more; it is freed whether CUDA refuses or not. */
+/* block is in no list any more.  Memory of cudaHostAlloc is freed whether CUDA refuses or not.
+ * Unregistering and unmapping do not wait for copies; if the device cannot be waited for, a copy
+ * may still use the memory, so the block goes back to the list. */
 MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
                                           memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base)
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
-    else { /* unlike cudaFreeHost, unregistering and unmapping do not wait for copies */
+    else {
         status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
-        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address), NULL);
+        if (status) {
+            block->next = cuda->host_blocks;
+            cuda->host_blocks = block;
+            return status;
+        }
+        memoi_cuda_unregister(block, block->mapped_bytes);
         munmap(block->address, (size_t)block->mapped_bytes);
+        cuda->n_cut_blocks -= block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
     }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);
@@ -1368,6 +1404,43 @@ MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind
     return status;
 }
 
+/* Bytes from an address of the host to the end of its piece; of other memory: no end. */
+MEMOI int64_t memoi_cuda_piece_left(const memoi_cuda* cuda, const char* address) {
+    const memoi_cuda_block* block = cuda->n_cut_blocks ? cuda->host_blocks : NULL;
+    for (; block; block = block->next) {
+        const uintptr_t at = (uintptr_t)address - (uintptr_t)block->address;
+        if (at < (uintptr_t)block->mapped_bytes)
+            return MEMOI_CUDA_PIECE_BYTES - (int64_t)at % MEMOI_CUDA_PIECE_BYTES;
+    }
+    return INT64_MAX;
+}
+
+/* Rows, cut where a piece of the host's memory ends. */
+MEMOI memo_status memoi_cuda_copy_pieces(const memoi_cuda* cuda, memo_copy_kind kind,
+                                         cudaStream_t stream, char* to, int64_t to_stride_bytes,
+                                         const char* from, int64_t from_stride_bytes,
+                                         int64_t row_bytes, int64_t n_rows, memo_error* error) {
+    const int to_host = kind == MEMO_COPY_TO_HOST;
+    const int64_t stride_bytes = to_host ? to_stride_bytes : from_stride_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    while (n_rows > 0 && !status) {
+        const int64_t left = memoi_cuda_piece_left(cuda, to_host ? to : from);
+        int64_t n = 1; /* rows that end in this piece, or a row that does not */
+        if (n_rows > 1 && left >= row_bytes)
+            n = memob_min((left - row_bytes) / stride_bytes + 1, n_rows);
+
+        status = memoi_cuda_copy_strided(cuda, kind, stream, to, to_stride_bytes, from,
+                                         from_stride_bytes, memob_min(row_bytes, left), n, error);
+        if (left < row_bytes && !status) /* the rest of a row */
+            status = memoi_cuda_copy_pieces(cuda, kind, stream, to + left, 0, from + left, 0,
+                                            row_bytes - left, 1, error);
+        to += n * to_stride_bytes;
+        from += n * from_stride_bytes;
+        n_rows -= n;
+    }
+    return status;
+}
+
 MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
                                        void* to, int64_t to_stride_bytes, const void* from,
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
@@ -1386,8 +1459,8 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
         n_rows = 1;
     }
     const memoi_cuda_range range(ranges[kind]);
-    return memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
-                                   (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
+    return memoi_cuda_copy_pieces(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
+                                  (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
 }
 
 MEMOI memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -1902,6 +1975,29 @@ MEMOI memoi_cuda* memoi_cuda_of(const memo_device* device) {
     return NULL;
 }
 
+/* What copies may still use stays mapped until the process ends. */
+MEMOI void memoi_cuda_release_host_blocks(memoi_cuda* cuda) {
+    memoi_cuda_block *block, *left = cuda->host_blocks;
+    int64_t kept_bytes = 0;
+    char kept[32], message[160];
+    cuda->host_blocks = NULL;
+    while ((block = left) != NULL) {
+        left = block->next;
+        (void)memoi_cuda_release_host(cuda, block, NULL);
+    }
+
+    while ((block = cuda->host_blocks) != NULL) {
+        cuda->host_blocks = block->next;
+        kept_bytes += block->mapped_bytes;
+        MEMO_FREE(block);
+    }
+    if (!kept_bytes) return;
+    snprintf(message, sizeof message,
+             "pinned memory: %s stay mapped, because the device could not be waited for",
+             memob_bytes_text(kept, (double)kept_bytes));
+    memoi_cuda_log(&cuda->desc.log, message);
+}
+
 void memo_cuda_device_destroy(memo_device* device) {
     memoi_cuda* cuda = memoi_cuda_of(device);
     memoi_cuda_block* block;
@@ -1915,10 +2011,7 @@ void memo_cuda_device_destroy(memo_device* device) {
             cuda->device_blocks = block->next;
             (void)memoi_cuda_release_device(cuda, block, NULL);
         }
-        while ((block = cuda->host_blocks) != NULL) {
-            cuda->host_blocks = block->next;
-            (void)memoi_cuda_release_host(cuda, block, NULL);
-        }
+        memoi_cuda_release_host_blocks(cuda);
         memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
     }

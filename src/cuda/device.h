@@ -312,6 +312,43 @@ MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind
     return status;
 }
 
+/* Bytes from an address of the host to the end of its piece; of other memory: no end. */
+MEMOI int64_t memoi_cuda_piece_left(const memoi_cuda* cuda, const char* address) {
+    const memoi_cuda_block* block = cuda->n_cut_blocks ? cuda->host_blocks : NULL;
+    for (; block; block = block->next) {
+        const uintptr_t at = (uintptr_t)address - (uintptr_t)block->address;
+        if (at < (uintptr_t)block->mapped_bytes)
+            return MEMOI_CUDA_PIECE_BYTES - (int64_t)at % MEMOI_CUDA_PIECE_BYTES;
+    }
+    return INT64_MAX;
+}
+
+/* Rows, cut where a piece of the host's memory ends. */
+MEMOI memo_status memoi_cuda_copy_pieces(const memoi_cuda* cuda, memo_copy_kind kind,
+                                         cudaStream_t stream, char* to, int64_t to_stride_bytes,
+                                         const char* from, int64_t from_stride_bytes,
+                                         int64_t row_bytes, int64_t n_rows, memo_error* error) {
+    const int to_host = kind == MEMO_COPY_TO_HOST;
+    const int64_t stride_bytes = to_host ? to_stride_bytes : from_stride_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    while (n_rows > 0 && !status) {
+        const int64_t left = memoi_cuda_piece_left(cuda, to_host ? to : from);
+        int64_t n = 1; /* rows that end in this piece, or a row that does not */
+        if (n_rows > 1 && left >= row_bytes)
+            n = memob_min((left - row_bytes) / stride_bytes + 1, n_rows);
+
+        status = memoi_cuda_copy_strided(cuda, kind, stream, to, to_stride_bytes, from,
+                                         from_stride_bytes, memob_min(row_bytes, left), n, error);
+        if (left < row_bytes && !status) /* the rest of a row */
+            status = memoi_cuda_copy_pieces(cuda, kind, stream, to + left, 0, from + left, 0,
+                                            row_bytes - left, 1, error);
+        to += n * to_stride_bytes;
+        from += n * from_stride_bytes;
+        n_rows -= n;
+    }
+    return status;
+}
+
 MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
                                        void* to, int64_t to_stride_bytes, const void* from,
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
@@ -330,8 +367,8 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
         n_rows = 1;
     }
     const memoi_cuda_range range(ranges[kind]);
-    return memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
-                                   (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
+    return memoi_cuda_copy_pieces(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
+                                  (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
 }
 
 MEMOI memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,

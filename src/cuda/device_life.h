@@ -126,6 +126,29 @@ MEMOI memoi_cuda* memoi_cuda_of(const memo_device* device) {
     return NULL;
 }
 
+/* What copies may still use stays mapped until the process ends. */
+MEMOI void memoi_cuda_release_host_blocks(memoi_cuda* cuda) {
+    memoi_cuda_block *block, *left = cuda->host_blocks;
+    int64_t kept_bytes = 0;
+    char kept[32], message[160];
+    cuda->host_blocks = NULL;
+    while ((block = left) != NULL) {
+        left = block->next;
+        (void)memoi_cuda_release_host(cuda, block, NULL);
+    }
+
+    while ((block = cuda->host_blocks) != NULL) {
+        cuda->host_blocks = block->next;
+        kept_bytes += block->mapped_bytes;
+        MEMO_FREE(block);
+    }
+    if (!kept_bytes) return;
+    snprintf(message, sizeof message,
+             "pinned memory: %s stay mapped, because the device could not be waited for",
+             memob_bytes_text(kept, (double)kept_bytes));
+    memoi_cuda_log(&cuda->desc.log, message);
+}
+
 void memo_cuda_device_destroy(memo_device* device) {
     memoi_cuda* cuda = memoi_cuda_of(device);
     memoi_cuda_block* block;
@@ -139,10 +162,7 @@ void memo_cuda_device_destroy(memo_device* device) {
             cuda->device_blocks = block->next;
             (void)memoi_cuda_release_device(cuda, block, NULL);
         }
-        while ((block = cuda->host_blocks) != NULL) {
-            cuda->host_blocks = block->next;
-            (void)memoi_cuda_release_host(cuda, block, NULL);
-        }
+        memoi_cuda_release_host_blocks(cuda);
         memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
     }

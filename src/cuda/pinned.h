@@ -283,6 +283,27 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     return n;
 }
 
+/* Ends the registration of the block's first n_bytes. */
+MEMOI void memoi_cuda_unregister(const memoi_cuda_block* block, int64_t n_bytes) {
+    for (int64_t at = 0; at < n_bytes; at += MEMOI_CUDA_PIECE_BYTES)
+        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + at), NULL);
+}
+
+/* All pieces, or none. */
+MEMOI memo_status memoi_cuda_register(const memoi_cuda_block* block, memo_error* error) {
+    int64_t at;
+    memo_status status = MEMO_STATUS_OK;
+    for (at = 0; at < block->mapped_bytes && !status; at += MEMOI_CUDA_PIECE_BYTES) {
+        const int64_t n_bytes = memob_min(block->mapped_bytes - at, MEMOI_CUDA_PIECE_BYTES);
+        status = MEMOI_CUDA_CALL(cudaHostRegister,
+                                 (block->address + at, (size_t)n_bytes,
+                                  cudaHostRegisterPortable | cudaHostRegisterMapped),
+                                 error);
+    }
+    if (status) memoi_cuda_unregister(block, at - MEMOI_CUDA_PIECE_BYTES);
+    return status;
+}
+
 /* Touches the pages of block and registers them.  Logs the progress once a second.  On failure the
  * mapping is undone. */
 MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
@@ -321,10 +342,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
                  ? memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "%lld bytes were mapped, but the system has no pages for them",
                                   (long long)block->mapped_bytes)
-                 : MEMOI_CUDA_CALL(cudaHostRegister,
-                                   (block->address, (size_t)block->mapped_bytes,
-                                    cudaHostRegisterPortable | cudaHostRegisterMapped),
-                                   error);
+                 : memoi_cuda_register(block, error);
     if (status) munmap(block->address, (size_t)block->mapped_bytes);
     return status;
 }
@@ -393,6 +411,7 @@ MEMOI memo_status memoi_cuda_host_block(memoi_cuda* cuda, int64_t size_bytes, in
     }
     block->next = cuda->host_blocks;
     cuda->host_blocks = *result = block;
+    cuda->n_cut_blocks += block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
     return MEMO_STATUS_OK;
 }
 
@@ -429,16 +448,24 @@ MEMOI memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void*
     return MEMO_STATUS_OK;
 }
 
-/* block is in no list any more; it is freed whether CUDA refuses or not. */
+/* block is in no list any more.  Memory of cudaHostAlloc is freed whether CUDA refuses or not.
+ * Unregistering and unmapping do not wait for copies; if the device cannot be waited for, a copy
+ * may still use the memory, so the block goes back to the list. */
 MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
                                           memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base)
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
-    else { /* unlike cudaFreeHost, unregistering and unmapping do not wait for copies */
+    else {
         status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
-        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address), NULL);
+        if (status) {
+            block->next = cuda->host_blocks;
+            cuda->host_blocks = block;
+            return status;
+        }
+        memoi_cuda_unregister(block, block->mapped_bytes);
         munmap(block->address, (size_t)block->mapped_bytes);
+        cuda->n_cut_blocks -= block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
     }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);

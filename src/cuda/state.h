@@ -6,6 +6,14 @@
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
 
+/* Drivers of the 580 series refuse to register 512 GiB and more in one call, with 2 (out of memory):
+ * their table of pages would have 2 GiB (github.com/NVIDIA/open-gpu-kernel-modules, 1234).  So
+ * larger blocks are registered in pieces, and a copy ends where a piece does, because CUDA may
+ * refuse a copy over two registrations. */
+#ifndef MEMOI_CUDA_PIECE_BYTES
+#define MEMOI_CUDA_PIECE_BYTES ((int64_t)64 << 30) /* a multiple of 2 MiB */
+#endif
+
 /* Allocated memory. */
 typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
@@ -30,6 +38,7 @@ typedef struct memoi_cuda {
     int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: queried for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
+    int32_t n_cut_blocks;        /* host_blocks of several pieces */
     memoi_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
 

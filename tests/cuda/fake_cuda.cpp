@@ -197,6 +197,8 @@ int fake_n_objects(void) {
         n += (int)each->all.size();
     return n;
 }
+static size_t register_limit = (size_t)1 << 39;
+void fake_set_register_limit(size_t n_bytes) { register_limit = n_bytes; }
 static int has_same_pointers = 1;
 void fake_set_same_pointers(int same) { has_same_pointers = same; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
@@ -590,6 +592,7 @@ static bool is_mapped(void* address, size_t n_bytes) {
 cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     FAIL_IF_DUE("cudaHostRegister");
     REFUSE_IF_CAPTURING();
+    if (n_bytes >= register_limit) return refuse(cudaErrorMemoryAllocation);
     if (!address || !n_bytes || flags != (cudaHostRegisterPortable | cudaHostRegisterMapped) ||
         !is_mapped(address, n_bytes))
         return refuse(cudaErrorInvalidValue);

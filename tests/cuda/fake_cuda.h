@@ -22,6 +22,8 @@ int fake_n_registered(void);
 int fake_n_host_allocs(void); /* of 2 MiB or more */
 int fake_n_objects(void);     /* allocations, registrations, streams, events, pages */
 void fake_set_max_pitch(int n_bytes);
+/* Registrations of so many bytes and more are refused; 2^39 until then, as drivers 580 do. */
+void fake_set_register_limit(size_t n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
 void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */

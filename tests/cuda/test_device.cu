@@ -7,6 +7,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #endif
 #define MEMO_CUDA_IMPLEMENTATION
+#define MEMOI_CUDA_PIECE_BYTES ((int64_t)16 << 20) /* so that copies here meet borders of pieces */
 #include "memo_sp.h"
 #include "memo_cuda.cuh"
 
@@ -867,6 +868,71 @@ TEST(pinning_that_fails_leaves_nothing) {
     /* Eight times 128 MiB were mapped; stacks of threads may be kept. */
     CHECK_CASE(address_space_bytes() - before_bytes < 100 * MIB, "%lld MiB more than before",
                (long long)((address_space_bytes() - before_bytes) / MIB));
+}
+
+/* A driver refuses large registrations, so that they are made in pieces.  If one is refused, none is
+ * left. */
+TEST(large_memory_is_pinned_in_pieces) {
+    cuda_rig device(open_logging_device(0));
+    void *address = NULL, *on_device;
+    fake_set_register_limit(32 * MIB);
+    CHECK_OK(memo_host_alloc(device, 70 * MIB, &address, &error));
+    CHECK(cuda_device_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+    CHECK_CASE(fake_n_registered() == 5, "%d pieces", fake_n_registered());
+    CHECK(!fake_is_pinned((char*)address + 15 * MIB, 2 * MIB));
+    fake_set_register_limit((size_t)1 << 39);
+
+    /* All of it in one copy, and rows that lie over a border, end at one, or are longer than one. */
+    CHECK_OK(memo_device_alloc(device, 70 * MIB, &on_device, &error));
+    for (int64_t row : {70 * MIB, 4 * MIB, 5 * MIB - 4096, 33 * MIB}) {
+        const int64_t n = 70 * MIB / row;
+        int64_t n_wrong = 0;
+        for (int64_t k = 0; k < 70 * MIB / 8; k++) ((int64_t*)address)[k] = k * 17 + row;
+        CHECK_OK(memo_copy_rows(device, device.stream, MEMO_COPY_TO_DEVICE, on_device, row - 64,
+                                address, row, row - 64, n, &error));
+        CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+        memset(address, 0, (size_t)(70 * MIB));
+        CHECK_OK(memo_copy_rows(device, device.stream, MEMO_COPY_TO_HOST, address, row, on_device,
+                                row - 64, row - 64, n, &error));
+        CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+        for (int64_t k = 0; k < n * row / 8; k++)
+            n_wrong += ((int64_t*)address)[k] != (k * 8 % row < row - 64 ? k * 17 + row : 0);
+        CHECK_CASE(n_wrong == 0, "%lld numbers, rows of %lld", (long long)n_wrong, (long long)row);
+    }
+    CHECK_OK(memo_host_free(device, address, &error));
+    CHECK(fake_n_registered() == 0);
+
+    for (int k = 1; k <= 5; k++) {
+        fake_fail("cudaHostRegister", k, cudaErrorMemoryAllocation);
+        CHECK_OK(memo_host_alloc(device, 70 * MIB, &address, &error));
+        CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK_CASE(fake_n_registered() == 0, "%d pieces after call %d", fake_n_registered(), k);
+        CHECK_OK(memo_host_free(device, address, &error));
+    }
+    fake_forget_failures();
+}
+
+/* If the device cannot be waited for, a copy may still use pinned memory. */
+TEST(memory_that_may_be_in_use_stays_pinned) {
+    memo_device* device = open_logging_device(0);
+    void* address = NULL;
+    CHECK_OK(memo_host_alloc(device, 40 * MIB, &address, &error));
+    fake_fail("cudaDeviceSynchronize", 1, cudaErrorUnknown);
+    CHECK_FAILS(memo_host_free(device, address, &error), DEVICE);
+    CHECK(fake_n_registered() == 3 && cuda_device_stats(device).host_bytes == 40 * MIB);
+    memset(address, 1, (size_t)(40 * MIB));
+    CHECK_OK(memo_host_free(device, address, &error));
+    CHECK(fake_n_registered() == 0 && cuda_device_stats(device).host_bytes == 0);
+
+    /* At the end it stays mapped, and the log says so. */
+    CHECK_OK(memo_host_alloc(device, 40 * MIB, &address, &error));
+    fake_break(cudaErrorIllegalAddress);
+    memo_cuda_device_destroy(device);
+    fake_break(cudaSuccess);
+    (void)cudaGetLastError();
+    CHECK_CASE(strstr(log_text, "40.0 MiB stay mapped"), "%s", log_text);
+    memset(address, 1, (size_t)(40 * MIB));
+    fake_abandon();
 }
 
 /* Replaces the system's madvise (see test_cuda.sh).  From the k-th call on there are no pages, as
