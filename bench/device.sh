@@ -399,6 +399,7 @@ part_c() { # [TOKENS]
     if [ "$tokens" -le 131072 ]; then
         c_train keep
         c_torch pytorch-keep --policy keep
+        c_torch pytorch-keep-compile --policy keep --compile
         c_train swap
         # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
         train "graph-$tokens" $seconds memo "$tokens" "$layers" $((steps > 3 ? steps : 4)) --graph

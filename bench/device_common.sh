@@ -373,7 +373,7 @@ trainer_goals() { # TOKENS...
                 alone = rate["products and attention alone, forward and backward"]
                 bound_s = alone ? tokens / alone + recompute_s : 0
                 step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
-                printf "| %s | %s | %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
+                printf "| %s | %s | %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed, eager"]),
                     ratio(rate["memo, memo"], saving) way(saving_way), ratio(rate["memo, memo"], best) way(best_way),
                     ratio(rate["memo, swap"], rate["memo, keep"]), ratio(rate["memo, memo, a graph"], rate["memo, memo"]),
                     ratio(step_s, bound_s)

@@ -5,12 +5,19 @@
     python3 bench/pytorch_gpt.py --tokens 65536 --layers 8 --hidden 4096 --heads 32 --vocabulary 50304
     python3 bench/pytorch_gpt.py --alone ...    # only the step's products and attention: a ceiling
     python3 bench/pytorch_gpt.py --device cpu --tokens 4096 --layers 6 --hidden 512 --heads 8 --vocabulary 256
+    python3 bench/pytorch_gpt.py --layers 32 --kv-heads 8 --mlp swiglu --mlp-columns 14336 --vocabulary 128256 \
+        --policy select --offload-states    # Llama 3 8B's shape
 
 Same model: RMSNorm before each block, RoPE, causal attention (scaled_dot_product_attention, by cuDNN where
-it works), GELU, an untied classifier, random tokens, one sequence.  Same states: bf16 weights, fp32 master
-weights and Adam moments, gradients clipped at norm 1.  Gradients are bf16, as autograd makes them; the
+it works), GELU or SwiGLU, an untied classifier, random tokens, one sequence.  Same states: bf16 weights, fp32
+master weights and Adam moments, gradients clipped at norm 1.  Gradients are bf16, as autograd makes them; the
 trainer sums its own in fp32.  On the CPU all is fp32, with --threads threads.  The classifier's loss is
-computed in chunks of rows, so that logits never exist as a whole.
+computed in chunks of rows, so that logits never exist as a whole, and its gradient in the forward, so that
+no product is computed twice.
+
+--states bf16 has weights, gradients and moments in bf16 and no master weights: 8 bytes a parameter, which fits
+where 16 do not.  --offload-states keeps the states in host memory: FSDP2 with CPUOffloadPolicy on one rank,
+which brings each layer's weights to the device and its gradients back; the CPU updates.
 
 What the backward has of each layer, by --policy:
 
@@ -61,6 +68,10 @@ def parse():
     p.add_argument("--chunk", type=int, default=8192, help="rows of the classifier at a time")
     p.add_argument("--steps", type=int, default=4, help="the first warms up")
     p.add_argument("--policy", choices=list(POLICIES), default="recompute")
+    p.add_argument("--mlp", choices=["gelu", "swiglu"], default="gelu")
+    p.add_argument("--mlp-columns", type=int, default=0, help="0: four times --hidden")
+    p.add_argument("--states", choices=["fp32", "bf16"], default="fp32", help="of AdamW, and master weights")
+    p.add_argument("--offload-states", action="store_true", help="in host memory, by FSDP2")
     p.add_argument("--mlp-rows", type=int, default=0, help="rows of the MLP at a time; 0: all")
     p.add_argument("--compile", action="store_true", help="torch.compile each layer")
     p.add_argument("--alone", action="store_true", help="products and attention of a step only")
@@ -68,6 +79,7 @@ def parse():
     p.add_argument("--threads", type=int, default=2, help="of the CPU")
     o = p.parse_args()
     o.kv_heads = o.kv_heads or o.heads
+    o.mlp_columns = o.mlp_columns or 4 * o.hidden
     o.type = torch.bfloat16 if o.device == "cuda" else torch.float32
     return o
 
@@ -90,7 +102,10 @@ def way(o):
     if o.alone:
         return "products and attention alone"
     chunks = f", MLP in chunks of {o.mlp_rows}" if o.mlp_rows else ""
-    return "PyTorch, " + POLICIES[o.policy] + chunks + (", compiled" if o.compile else "")
+    states = ", bf16 states without masters" if o.states == "bf16" else ""
+    states += ", states in host memory" if o.offload_states else ""
+    return ("PyTorch, " + POLICIES[o.policy] + chunks + states +
+            (", compiled" if o.compile else ", eager"))
 
 
 def print_row(o, what, seconds, cpu_seconds=0):
@@ -130,8 +145,9 @@ class Layer(torch.nn.Module):
         self.k = torch.nn.Linear(h, o.kv_heads * size, bias=False)
         self.v = torch.nn.Linear(h, o.kv_heads * size, bias=False)
         self.projection = torch.nn.Linear(h, h, bias=False)
-        self.up = torch.nn.Linear(h, 4 * h, bias=False)
-        self.down = torch.nn.Linear(4 * h, h, bias=False)
+        self.up = torch.nn.Linear(h, o.mlp_columns, bias=False)
+        self.gate = torch.nn.Linear(h, o.mlp_columns, bias=False) if o.mlp == "swiglu" else None
+        self.down = torch.nn.Linear(o.mlp_columns, h, bias=False)
 
     def forward(self, x, cos, sin):
         y = F.rms_norm(x, x.shape[-1:], self.norm1)
@@ -149,6 +165,8 @@ class Layer(torch.nn.Module):
 
     def mlp(self, x):
         y = F.rms_norm(x, x.shape[-1:], self.norm2)
+        if self.gate:
+            return self.down(F.silu(self.gate(y)) * self.up(y))
         return self.down(F.gelu(self.up(y), approximate="tanh"))
 
 
@@ -159,6 +177,33 @@ def keep_attention():
     return create_selective_checkpoint_contexts(policy)
 
 
+class ChunkedLoss(torch.autograd.Function):
+    """Cross-entropy of x W^T, the mean over rows.  The forward makes the gradients of a chunk while it has
+    its logits."""
+
+    @staticmethod
+    def forward(context, x, weight, targets, chunk):
+        n = len(targets)
+        loss = torch.zeros((), dtype=torch.float32, device=x.device)
+        d_x, d_weight = torch.empty_like(x), torch.zeros_like(weight)
+        for i in range(0, n, chunk):
+            rows, want = x[i:i + chunk], targets[i:i + chunk, None]
+            p = (rows @ weight.t()).float()
+            log_sum = p.logsumexp(1, keepdim=True)
+            loss += (log_sum - p.gather(1, want)).sum()
+            p.sub_(log_sum).exp_().scatter_add_(1, want, torch.full_like(want, -1, dtype=p.dtype))
+            d_logits = (p / n).to(x.dtype)
+            torch.mm(d_logits, weight, out=d_x[i:i + chunk])
+            d_weight.addmm_(d_logits.t(), rows)
+        context.save_for_backward(d_x, d_weight)
+        return loss / n
+
+    @staticmethod
+    def backward(context, d_loss):
+        d_x, d_weight = context.saved_tensors
+        return d_x.mul_(d_loss), d_weight.mul_(d_loss), None, None
+
+
 class Model(torch.nn.Module):
     def __init__(self, o):
         super().__init__()
@@ -167,9 +212,6 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(Layer(o) for _ in range(o.layers))
         self.norm = torch.nn.Parameter(torch.ones(o.hidden))
         self.classifier = torch.nn.Linear(o.hidden, o.vocabulary, bias=False)
-
-    def chunk_loss(self, x, targets):
-        return F.cross_entropy(self.classifier(x).float(), targets, reduction="sum")
 
     def run_layer(self, layer, *inputs):
         if self.o.policy == "keep":
@@ -186,18 +228,15 @@ class Model(torch.nn.Module):
         for layer in self.layers:
             x = self.run_layer(layer, x, cos, sin)
         x = F.rms_norm(x, x.shape[-1:], self.norm)
-        loss = 0
-        for rows, want in zip(x.split(self.o.chunk), targets.split(self.o.chunk)):
-            loss = loss + checkpoint(self.chunk_loss, rows, want, use_reentrant=False)
-        return loss / self.o.tokens
+        return ChunkedLoss.apply(x, self.classifier.weight, targets, self.o.chunk)
 
 
 class MasterAdam:
-    """AdamW on fp32 copies of bf16 parameters, or on fp32 parameters themselves."""
+    """AdamW on fp32 copies of bf16 parameters, or on the parameters themselves."""
 
-    def __init__(self, parameters):
+    def __init__(self, parameters, has_masters):
         self.parameters = list(parameters)
-        self.has_masters = self.parameters[0].dtype != torch.float32
+        self.has_masters = has_masters and self.parameters[0].dtype != torch.float32
         self.masters = ([p.detach().float() for p in self.parameters] if self.has_masters
                         else self.parameters)
         self.adam = torch.optim.AdamW(self.masters, lr=1e-3, betas=(0.9, 0.99), eps=1e-8,
@@ -220,20 +259,40 @@ class MasterAdam:
         return norm
 
 
+def offload_states(o, model):
+    """FSDP2 on one rank: what the device has of the model is the layer that computes."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    backend = "cpu:gloo,cuda:nccl" if o.device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    options = {"mesh": dist.init_device_mesh(o.device, (1,)),
+               "mp_policy": MixedPrecisionPolicy(param_dtype=o.type, reduce_dtype=o.type)}
+    if o.device == "cuda":
+        options["offload_policy"] = CPUOffloadPolicy()
+    for layer in model.layers:
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+
+
 def train(o):
     torch.manual_seed(1)
-    torch.set_default_dtype(o.type)
     if o.device == "cpu":
         torch.set_num_threads(o.threads)
-    with torch.device(o.device):
+    # Offloaded fp32 states are the parameters themselves: FSDP casts what it brings.
+    own_type = torch.float32 if o.offload_states and o.states == "fp32" else o.type
+    torch.set_default_dtype(own_type)
+    with torch.device("cpu" if o.offload_states else o.device):
         model = Model(o)
         for p in model.parameters():
             if p.dim() > 1:
                 torch.nn.init.normal_(p, std=0.02)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e9:.3f} billion parameters", file=sys.stderr)
     if o.compile:
         for layer in model.layers:
             layer.compile()
-    adam = MasterAdam(model.parameters())
+    if o.offload_states:
+        offload_states(o, model)
+    adam = MasterAdam(model.parameters(), o.states == "fp32")
     cos, sin = rope_tables(o)
     generator = torch.Generator().manual_seed(1)
     times, cpu_times = [], []
