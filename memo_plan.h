@@ -9044,7 +9044,8 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
-    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t)) return NULL;
+    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
+        return NULL;
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
@@ -9212,7 +9213,7 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
-    const int32_t span = layer == 0                  ? MEMOI_SPAN_UPDATE_FIRST
+    const int32_t span = layer == 0                 ? MEMOI_SPAN_UPDATE_FIRST
                          : layer > s->desc.n_layers ? MEMOI_SPAN_UPDATE_LAST
                                                     : MEMOI_SPAN_UPDATE;
     const int updates =
@@ -9512,8 +9513,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
         const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes)))
-            break;
+        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes))) break;
     }
     return begin;
 }
@@ -11823,8 +11823,8 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             if (!span_s || !n_rows) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
             for (int32_t i = 0; i < 2; i++)
-                backward_s[i] = fmax(
-                    0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+                backward_s[i] =
+                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
         }
     }
 }

@@ -531,7 +531,8 @@ TEST(nothing_is_timed_twice) {
         m.t.desc.backward_recomputes = k == 1;
         m.t.desc.n_buffers = 0, m.t.desc.routed_rows_layer = m.t.desc.routed_rows_all = 0;
         for (int t = 0; t < T_N_TENSORS; t++) /* HANDED and ROUTED rows allow one open layer */
-            if (m.t.tensors[t].rule > MEMO_TENSOR_SWAPPED) m.t.tensors[t].rule = MEMO_TENSOR_SWAPPED;
+            if (m.t.tensors[t].rule > MEMO_TENSOR_SWAPPED)
+                m.t.tensors[t].rule = MEMO_TENSOR_SWAPPED;
         if (k == 2) m.t.desc.step = fused_step;
         const memo_profile p = measured(&m, 1000);
         is_near(p.forward_s[0], virtual_s(0, N, 3, 0.25));

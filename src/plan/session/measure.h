@@ -219,8 +219,8 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             if (!span_s || !n_rows) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
             for (int32_t i = 0; i < 2; i++)
-                backward_s[i] = fmax(
-                    0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+                backward_s[i] =
+                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
         }
     }
 }
