@@ -155,7 +155,7 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  *
  * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
  * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
- * within device memory, host memory and the file.
+ * within device memory, host memory and the file: all micro-batches, and the update of states.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
@@ -180,6 +180,7 @@ typedef struct memo_swap_plan_desc {
     /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
+    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
@@ -227,12 +228,14 @@ typedef struct memo_swap_plan {
     double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
-    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of a step of
-     * one micro-batch, after a step like this; update_s is the update's time, unless fused. */
-    double step_s, update_s;
-    double stall_s;      /* stall of the compute stream, part of step_s */
-    double recompute_s;  /* recomputation, part of step_s */
-    double alpha_step_s; /* step_s of the best single alpha */
+    /* Predicted seconds of a step: all its micro-batches, or an order, and the update of states.
+     * With states the step comes after a step like this. */
+    double step_s;
+    double micro_batch_s; /* mean time of a micro-batch; an order counts as one */
+    double update_s;      /* of step_s, after the last micro-batch; 0: no states, or it is fused */
+    double stall_s;       /* stall of the compute stream in all micro-batches, part of step_s */
+    double recompute_s;   /* recomputation in all micro-batches, part of step_s */
+    double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
     memo_swap_limit limit;
@@ -255,7 +258,7 @@ MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_p
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
-/* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
+/* Appends the limit, and the predicted times of a step if is_measured is 1. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
 /* ---- 4 session: from tensors and a budget to a running step -------------------------------------
@@ -393,7 +396,7 @@ typedef struct memo_session memo_session;
  * shorter step.
  *
  * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
- * times are of a step of one micro-batch, with all copies of states. */
+ * times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -478,7 +481,8 @@ typedef struct memo_turn {
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
     memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
 } memo_turn;
-#define MEMO_TURNS_MAX 4096
+#define MEMO_TURNS_MAX         4096
+#define MEMO_MICRO_BATCHES_MAX 1000000
 
 /* Where states are updated. */
 typedef enum memo_update {
@@ -580,8 +584,9 @@ typedef struct memo_session_desc {
 
     const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch, at most */
-    int64_t tile_rows; /* 0: 1 */
+    int64_t n_rows;        /* tokens of a micro-batch, at most */
+    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    int64_t tile_rows;     /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
@@ -6161,14 +6166,14 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     memo_text_put(text, "limit     %s\n", plan->reason);
     if (!is_measured) return;
     memo_text_put(text,
-                  "predicted %.1f ms a micro-batch, of which %.1f ms stalled and %.1f ms "
-                  "recomputing",
+                  "predicted %.1f ms a step, of which %.1f ms stalled and %.1f ms recomputing",
                   1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
+    if (plan->update_s > 0) memo_text_put(text, ", %.1f ms in the update", 1e3 * plan->update_s);
+    if (plan->step_s - plan->update_s > 1.5 * plan->micro_batch_s)
+        memo_text_put(text, "; %.1f ms a micro-batch", 1e3 * plan->micro_batch_s);
     if (plan->rows && plan->alpha >= 0)
         memo_text_put(text, "; %.1f ms with the best single alpha, %.4g", 1e3 * plan->alpha_step_s,
                       plan->alpha);
-    if (plan->update_s > 0)
-        memo_text_put(text, "; %.1f ms of the update of states", 1e3 * plan->update_s);
     memo_text_put(text, "\n");
 }
 
@@ -6306,13 +6311,14 @@ typedef struct memoi_rows_clock {
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
+    double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
     memoi_rows_stream streams[4];
     memoi_rows_event* events;
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
-    double update_s;                /* of the update's pass */
+    double update_s;                /* of the update after the micro-batches */
 } memoi_rows_clock;
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
@@ -6390,6 +6396,7 @@ MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copi
     job->n_copies = n_copies;
     job->start_s = start_s;
     job->bytes_s = bytes_s / n_copies;
+    c->late_s += stream->time_s - c->compute_s;
     if (c->has_traffic) return; /* what comes later may delay it */
     stream->time_s = memoi_rows_later(stream->time_s, job->ready_s) + n_copies * start_s + bytes_s;
     job->done_s = stream->time_s;
@@ -6555,27 +6562,72 @@ MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     c->compute_s += c->desc->between_s;
 }
 
-/* A micro-batch, or all that are in flight, and the update.  Returns when the compute stream ends
- * the last backward. */
-MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
+/* The most micro-batches of a step that are walked. */
+#define MEMOI_ROWS_WALKED 16
+
+/* What a micro-batch took, and how late its copies began, summed. */
+typedef struct memoi_rows_pace {
+    double compute_s, stall_s, late_s;
+} memoi_rows_pace;
+
+MEMOI int memoi_rows_are_near(double a, double b) {
+    return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
+}
+
+/* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late.  The
+ * trainer's copies may queue up from one to the next, so then it returns 0. */
+MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
+                                memoi_rows_pace* pace) {
+    const memoi_rows_pace before = *pace;
+    const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    c->late_s = 0;
+    if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
+    memob_walk_batch(walk);
+    pace->compute_s = c->compute_s - begin_s;
+    pace->stall_s = c->stall_s - stalled_s;
+    pace->late_s = c->late_s;
+    return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
+           memoi_rows_are_near(pace->late_s, before.late_s);
+}
+
+/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
+ * they are steady, and then the last; those between take as long as the steady one. */
+MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+    const double begin_s = c->compute_s;
+    memoi_rows_pace pace;
+    double more_s = 0, end_s;
+    int32_t n_walked = 0;
+    memset(&pace, 0, sizeof pace);
+    c->stall_s = 0;
+    for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
+         n_walked++)
+        is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+    c->stall_s += (n - 1 - n_walked) * pace.stall_s;
+    more_s = (n - 1 - n_walked) * pace.compute_s;
+    (void)memoi_rows_walk_batch(c, walk, 1, &pace);
+
+    /* Waits of the update are its own. */
+    end_s = c->compute_s;
+    pace.stall_s = c->stall_s;
+    memob_walk_update(walk);
+    c->update_s = c->compute_s - end_s;
+    c->stall_s = pace.stall_s;
+    return c->compute_s - begin_s + more_s;
+}
+
+MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
+    return desc->micro_batches > 0 ? desc->micro_batches : 1;
+}
+
+/* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
+ * them.  With streamed states another step comes before, so that the device has what its update
+ * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the same time. */
+MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
         memoi_rows_between, c};
-    double end_s, stall_s;
-    if (c->states) (void)memob_states_set_batch(c->states, 1, 0, NULL);
-    memob_walk_batch(&walk);
-    end_s = c->compute_s;
-    stall_s = c->stall_s;
-    memob_walk_update(&walk);
-    c->update_s = c->compute_s - end_s;
-    c->stall_s = stall_s;
-    return end_s;
-}
-
-/* The time of a micro-batch.  With streamed states another one comes before it, so that what the
- * update leaves on the device is there. */
-MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    double begin_s = 0;
+    const int32_t n = memoi_rows_n_batches(c->desc);
+    double batch_s;
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -6584,14 +6636,17 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
-    if (c->states && c->states->sizes.host_bytes) {
+    if (!c->states) {
+        batch_s = memoi_rows_batches(c, &walk, 1);
+        c->stall_s *= n;
+        return n * batch_s;
+    }
+    if (c->states->sizes.host_bytes) {
         memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
         memob_states_reset(c->states);
-        (void)memoi_rows_micro_batch(c);
-        begin_s = c->compute_s;
-        c->stall_s = 0;
+        (void)memoi_rows_batches(c, &walk, n);
     }
-    return memoi_rows_micro_batch(c) - begin_s;
+    return memoi_rows_batches(c, &walk, n);
 }
 
 /* --- >>row planner ---
@@ -6705,6 +6760,9 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 
     /* 0 is no limit, so only negative budgets are invalid. */
     status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status =
+            memob_check_integer(name, "micro_batches", desc->micro_batches, 0, INT32_MAX, error);
     if (!status)
         status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
     if (!status)
@@ -6866,7 +6924,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
+    const int64_t n_walked = 2 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
+    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 for the two visits of a layer */
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -6888,7 +6947,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->random = 0x9e3779b97f4a7c15u;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
+    n_copies += (desc->states ? 3 * n_walked : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -6899,7 +6958,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        n_copies +=
+            4 * n_walked * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
@@ -7581,11 +7641,14 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 }
 
 /* The predicted times and bytes. */
-MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) {
+MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_score* score,
+                           memo_swap_plan* plan) {
+    const int32_t n = memoi_rows_n_batches(desc);
     plan->step_s = score->step_s;
+    plan->micro_batch_s = (score->step_s - score->update_s) / n;
     plan->update_s = score->update_s;
     plan->stall_s = score->stall_s;
-    plan->recompute_s = score->recompute_s;
+    plan->recompute_s = score->recompute_s * n;
     plan->device_bytes = (int64_t)score->device_bytes;
     plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
@@ -7625,7 +7688,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
-    memoi_rows_tell(&p->best.score, plan);
+    memoi_rows_tell(p->desc, &p->best.score, plan);
     memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
@@ -7646,7 +7709,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_take(&p, desc->swap);
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
-        memoi_rows_tell(&p.trial.score, *plan);
+        memoi_rows_tell(desc, &p.trial.score, *plan);
         memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
     }
     memoi_rows_destroy(&p);
@@ -7670,13 +7733,15 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 #define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
 enum {
     MEMOI_SESSION_REPETITIONS = 11,
-    MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
+    MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
+    MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
+    MEMOI_SPANS_MAX
 };
 
-/* Measures spans of even or odd steps, one after the other. */
+/* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
-    double* span_s;       /* not read yet, since the device may not be so far; NULL: none */
+    double* span_s;       /* to be added to, once the device is so far; NULL: none */
 } memoi_timer;
 
 /* Copies that run beside every second micro-batch that measures: to the host in the forward, to
@@ -7803,6 +7868,7 @@ struct memo_session {
      * first.  NULL: nothing is timed. */
     double* spans_s;
     memoi_timer timers[2 * MEMOI_SPANS_MAX];
+    unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */
@@ -7944,6 +8010,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
             "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
+    else if (desc->micro_batches)
+        field = "lists the micro-batches of a step, so micro_batches must be 0";
     for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
         if (desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
@@ -8090,6 +8158,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
                    {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
                    {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
@@ -8563,7 +8632,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 26, N_BUDGETS = 3 };
+    enum { N = 27, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -8573,6 +8642,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"n_layers", own->n_layers},
         {"n_tensors", own->n_tensors},
         {"n_rows", own->n_rows},
+        {"micro_batches", own->micro_batches},
         {"slice_rows", own->slice_rows},
         {"tile_rows", own->tile_rows},
         {"routed_rows_layer", own->routed_rows_layer},
@@ -8974,30 +9044,36 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
-    if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
+    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
+        return NULL;
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
-/* Waits for the span that a timer measured last. */
+/* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    double took_s = 0;
     if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
     if (timer->span_s && !status)
-        status =
-            memo_event_elapsed(s->device, timer->events[0], timer->events[1], timer->span_s, error);
+        status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
+    if (timer->span_s) *timer->span_s += took_s;
     timer->span_s = NULL;
     return status;
 }
 
-/* Begins or ends a span.  The host is at most two steps ahead of the device. */
+/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
+ * ahead of the device. */
 MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
     double* span_s = memoi_session_span(s, step, what);
-    memoi_timer* timer = &s->timers[(step & 1) * MEMOI_SPANS_MAX + what];
+    const int32_t which = s->next_timer[what];
+    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
     span_s += s->repetition;
-    *span_s = memob_now_s() - (is_end ? *span_s : 0);
-    if (s->desc.computes_on_host) return;
+    if (s->desc.computes_on_host) {
+        *span_s += is_end ? memob_now_s() : -memob_now_s();
+        return;
+    }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
     if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
         status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
@@ -9005,6 +9081,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
+    if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -9135,7 +9212,10 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
  * update comes before the end of a backward.  On the host the engine enqueues the update. */
 MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
-    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
+    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
+    const int32_t span = layer == 0                 ? MEMOI_SPAN_UPDATE_FIRST
+                         : layer > s->desc.n_layers ? MEMOI_SPAN_UPDATE_LAST
+                                                    : MEMOI_SPAN_UPDATE;
     const int updates =
         pass == MEMOB_STATES_PASS_UPDATE ||
         (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
@@ -9144,9 +9224,9 @@ MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t la
     if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
     if (is_end && updates && !on_host && !s->error.status) {
-        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
+        memoi_session_mark(s, step, span, 0);
         s->desc.update(s->desc.user, s, layer - 1);
-        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+        memoi_session_mark(s, step, span, 1);
         memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) return;
@@ -9433,8 +9513,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
         const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes)))
-            break;
+        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes))) break;
     }
     return begin;
 }
@@ -10309,6 +10388,11 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
+/* What is timed of the layer that was open when another began, which has its own times. */
+MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
+    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
+}
+
 /* Copies beside a step, once it computes. */
 MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
     const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
@@ -10340,6 +10424,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
+    memoi_session_mark_older(s, pass, 1);
     memoi_session_turn_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
@@ -10352,7 +10437,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
-    memoi_session_mark(s, step, (int32_t)pass, 0);
+    memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
         memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -10376,6 +10461,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     s->open = s->open_next;
     s->open_next = -1;
     s->n_passed++;
+    if (s->open >= 0) memoi_session_mark(s, s->open, (int32_t)pass, 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -10763,6 +10849,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
+    desc->micro_batches = s->desc.micro_batches;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
@@ -10919,13 +11006,15 @@ typedef struct memoi_session_best {
  * recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
+    const int32_t n_batches = plan->n_order           ? s->steps->n_order / 2 / plan->n_chunks
+                              : s->desc.micro_batches ? s->desc.micro_batches
+                                                      : 1;
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL);
+        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_batches);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {
@@ -10938,7 +11027,7 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     if (!status && !plan->fits) best->unfit_bytes = other_bytes;
     if (status || !plan->fits) return status;
 
-    if (plan->times) step_s = plan->times->step_s + plan->times->update_s;
+    if (plan->times) step_s = plan->times->step_s;
     if (step_s >= least_s) return status;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
@@ -11033,7 +11122,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
+    step_s = plan->times ? plan->times->step_s : 0;
     best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
     if (!best->is_current) return status;
     best->plan = *plan;
@@ -11709,8 +11798,11 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
  * the spans. */
 MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
                                            memo_error* error) {
+    const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
     memo_status status;
     s->repetition = repetition;
+    for (int64_t k = 0; k < n_spans; k++)
+        s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
     status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
     if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
@@ -11718,6 +11810,23 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
         status = memoi_session_read_timer(s, &s->timers[k], error);
     return status;
+}
+
+/* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
+MEMOI void memoi_session_leave_out(const memo_session* s) {
+    for (int32_t step = 0; step < s->n_steps; step++) {
+        double* backward_s = memoi_session_span(s, step, MEMO_PASS_BACKWARD);
+        for (int32_t t = 0; t < s->desc.n_tensors; t++) {
+            const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
+            const int64_t n_rows = memoi_session_tensor_rows(s, step, t);
+            int64_t begin = 0, end = 0;
+            if (!span_s || !n_rows) continue;
+            memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
+            for (int32_t i = 0; i < 2; i++)
+                backward_s[i] =
+                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+        }
+    }
 }
 
 /* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
@@ -11752,6 +11861,7 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
     }
 
     if (!status) memoi_session_take_medians(s, n);
+    if (!status && s->desc.backward_recomputes) memoi_session_leave_out(s);
     return status;
 }
 
@@ -11808,10 +11918,12 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     for (int32_t run = 0; run < 2 && !status;
          run++) /* the medians of the other spans are in the first */
         status = memoi_session_time_batch(s, 1, 0, error);
-    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++) {
+    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++)
         sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
-        n_bytes += memob_states_update_bytes(s->states, layer + 1);
-    }
+    for (int32_t what = MEMOI_SPAN_UPDATE_FIRST; what <= MEMOI_SPAN_UPDATE_LAST && !status; what++)
+        sum_s += memoi_session_span(s, 0, what)[1];
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
+        n_bytes += memob_states_update_bytes(s->states, layer);
     if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
     return status;
 }

@@ -2442,15 +2442,15 @@ static const uint32_t memoi_phase_colors[][2] = {
     {0, 0}, {0, 0}, {0xc5e1c0, 0xa9d1a2}, {0xc9a6e0, 0xb58ad3}, {0xf2c9c3, 0xe8aea6}};
 
 /* A marked layer. */
-typedef struct memoi_span {
+typedef struct memoi_look_span {
     double begin, end;
     int64_t layer;
     memo_phase phase;
-} memoi_span;
+} memoi_look_span;
 
 /* Lists marked layers by their ends, at most one for each request; returns how many. */
 MEMOI int64_t memoi_picture_spans(const memoi_picture* picture, const memo_trace* trace,
-                                  memoi_span* spans) {
+                                  memoi_look_span* spans) {
     double time = 0, begins[MEMO_PHASE_BACKWARD + 1] = {0};
     int64_t n = 0;
     for (int64_t i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
@@ -2476,13 +2476,13 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     static const memo_phase phases[] = {MEMO_PHASE_FORWARD, MEMO_PHASE_BACKWARD,
                                         MEMO_PHASE_RECOMPUTE}; /* the last lies over the others */
     static const char* const rows[] = {"phase", "layer"};
-    memoi_span* spans = (memoi_span*)memob_calloc(trace->n_requests, sizeof(memoi_span));
+    memoi_look_span* spans = (memoi_look_span*)memob_calloc(trace->n_requests, sizeof(memoi_look_span));
     double y = picture->top - 38, label_width = 3;
     int64_t k, n, last = 1;
     if (!spans) return memob_no_memory(error, "a picture");
     n = memoi_picture_spans(picture, trace, spans);
     for (int64_t i = 0; i < n; i = k) {
-        memoi_span run = spans[i];
+        memoi_look_span run = spans[i];
         for (k = i + 1; k < n; k++) {
             if (spans[k].phase == MEMO_PHASE_RECOMPUTE) continue;
             if (run.phase != spans[k].phase) break;
@@ -2503,7 +2503,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     for (; last > 0; last /= 10) label_width += 6.4;
     for (k = 0; k < 3; k++)
         for (int64_t i = 0; i < n; i++) {
-            const memoi_span* span = &spans[i];
+            const memoi_look_span* span = &spans[i];
             char label[24], hover[64];
             if (span->phase != phases[k]) continue;
             snprintf(label, sizeof label, "%lld", (long long)span->layer);

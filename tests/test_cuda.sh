@@ -141,7 +141,7 @@ cat >"$folder/trainer.md" <<'ROWS'
 | memo, swap | 131072 | 8 | 1.0 ms | 1.0 | 50 % | device 1 GiB |
 | memo, keep | 65536 | 8 | does not fit |  |  |  |
 ROWS
-echo 'predicted 2010.0 ms a micro-batch, of which 0.0 ms stalled and 100.0 ms recomputing' >"$folder/memo-65536.log"
+echo 'predicted 2010.0 ms a step, of which 0.0 ms stalled and 100.0 ms recomputing' >"$folder/memo-65536.log"
 trainer_goals 65536
 END
     sh "$folder/goals.sh" "$folder" >"$folder/goals.md"

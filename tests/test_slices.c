@@ -362,6 +362,8 @@ static struct {
     double now_s, times_s[4096];
     memo_event events[4096];
     int n;
+    double wait_s; /* of the compute stream for an event */
+    memo_stream compute;
 } virtual_clock;
 
 static int virtual_find(memo_event event) {
@@ -383,6 +385,11 @@ static memo_status virtual_elapsed(MEMO_UNUSED void* context, memo_event begin, 
     if (*s == 0) *s = 1e-9; /* of copies */
     return MEMO_STATUS_OK;
 }
+static memo_status virtual_wait(void* context, memo_event event, memo_stream stream,
+                                memo_error* e) {
+    if (stream == virtual_clock.compute) virtual_clock.now_s += virtual_clock.wait_s;
+    return virtual_clock.inner.event_wait(context, event, stream, e);
+}
 /* A device whose events have the virtual time, from 0 on. */
 static memo_device virtual_device(const memo_device* inner) {
     memo_device device = *inner;
@@ -390,6 +397,7 @@ static memo_device virtual_device(const memo_device* inner) {
     virtual_clock.inner = *inner;
     device.event_record = virtual_record;
     device.event_elapsed = virtual_elapsed;
+    device.event_wait = virtual_wait;
     return device;
 }
 /* Seconds of rows [begin, end), if a row and a row with one before it take so many. */
@@ -424,13 +432,16 @@ static void is_near(double a, double b) {
     CHECK_CASE(fabs(a - b) < 1e-6 * (1 + fabs(b)), "%g, not %g", a, b);
 }
 
-/* The times of its passes on the virtual device. */
-static memo_profile measured(model* m) {
+/* The times of its passes on the virtual device, on which the compute stream waits for wait_s
+ * whenever it waits. */
+static memo_profile measured(model* m, double wait_s) {
     own_device* inner = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_device device = virtual_device(inner);
     memo_profile p;
     memo_stream stream = new_stream(&device, "compute");
-    m->t.desc.recompute = virtual_recompute;
+    virtual_clock.wait_s = wait_s;
+    virtual_clock.compute = stream;
+    if (m->t.desc.recompute) m->t.desc.recompute = virtual_recompute;
     m->t.desc.device = &device;
     m->t.desc.computes_on_host = 0;
     m->t.desc.compute_stream = stream;
@@ -452,7 +463,7 @@ TEST(times_are_lines) {
         model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
         m.t.desc.tile_rows = 1;
         m.t.desc.forward = virtual_forward, m.t.desc.backward = virtual_backward;
-        const memo_profile p = measured(&m);
+        const memo_profile p = measured(&m, k % 2 ? 0 : 1000);
         is_near(p.forward_s[0], of_slice * (3 + 0.25 * middle));
         is_near(p.backward_s[0], of_slice * (5 + 0.75 * middle));
         is_near(p.tensors[T_ATTENTION].recompute_s_per_row[0], 0.5 + 0.125 * middle);
@@ -477,9 +488,82 @@ TEST(late_layers_count) {
     static model m;
     model_init(&m, 48, 6, MEMO_POLICY_MEMO);
     m.t.desc.forward = m.t.desc.backward = late_compute;
-    const memo_profile p = measured(&m);
+    const memo_profile p = measured(&m, 0);
     CHECK_CASE(p.forward_s[0] + p.backward_s[0] > 2.6 && p.forward_s[0] + p.backward_s[0] < 4,
                "%g s; the mean is 3.5", p.forward_s[0] + p.backward_s[0]);
+}
+
+/* A backward that recomputes itself, in its own order, and layers of which two are open. */
+static void recomputing_backward(void* user, memo_session* s, int32_t layer) {
+    memo_session_info info;
+    memo_session_get_info(s, &info);
+    for (int32_t t = T_N_TENSORS - 1; t >= 0; t--) {
+        const memo_tensor* tensor = &info.plan->swap.tensors[t];
+        int64_t begin = 0, end = 0;
+        if (tensor->with || tensor->rule > MEMO_TENSOR_WHOLE) continue;
+        memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
+        if (begin < end) virtual_recompute(user, s, layer, t, begin, end);
+    }
+    virtual_backward(user, s, layer);
+}
+static void fused_step(void* user, memo_session* s) {
+    int computes = memo_session_forward_begin(s, 0);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layer + 1 < LAYERS) (void)memo_session_forward_begin(s, layer + 1);
+        if (computes) virtual_forward(user, s, layer);
+        memo_session_forward_end(s, layer);
+    }
+    computes = memo_session_backward_begin(s, LAYERS - 1);
+    for (int32_t layer = LAYERS - 1; layer >= 0; layer--) {
+        if (layer > 0) (void)memo_session_backward_begin(s, layer - 1);
+        if (computes) virtual_backward(user, s, layer);
+        memo_session_backward_end(s, layer);
+    }
+}
+TEST(nothing_is_timed_twice) {
+    enum { N = 24 };
+    double whole_s = 0;
+    for (int k = 0; k < 3; k++) {
+        static model m;
+        model_init(&m, N, N, MEMO_POLICY_MEMO);
+        m.t.desc.forward = virtual_forward;
+        m.t.desc.backward = k == 1 ? recomputing_backward : virtual_backward;
+        m.t.desc.backward_recomputes = k == 1;
+        m.t.desc.n_buffers = 0, m.t.desc.routed_rows_layer = m.t.desc.routed_rows_all = 0;
+        for (int t = 0; t < T_N_TENSORS; t++) /* HANDED and ROUTED rows allow one open layer */
+            if (m.t.tensors[t].rule > MEMO_TENSOR_SWAPPED)
+                m.t.tensors[t].rule = MEMO_TENSOR_SWAPPED;
+        if (k == 2) m.t.desc.step = fused_step;
+        const memo_profile p = measured(&m, 1000);
+        is_near(p.forward_s[0], virtual_s(0, N, 3, 0.25));
+        is_near(p.backward_s[0], virtual_s(0, N, 5, 0.75));
+        is_near(p.tensors[T_ATTENTION].recompute_s_per_row[0], 0.5 + 0.125 * N / 2);
+        is_near(p.tensors[T_MIDDLE].recompute_s_per_row[0], 1);
+        if (k == 0) whole_s = p.between_s;
+        is_near(p.between_s, whole_s);
+    }
+}
+
+/* States of FIRST and LAST alone have an update, too. */
+static void virtual_update(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s, int32_t layer) {
+    CHECK(layer == MEMO_LAYER_FIRST || layer == LAYERS);
+    virtual_clock.now_s += layer < 0 ? 3 * 2048 : 1024;
+}
+static void no_update_between(void* user, memo_session* s, int32_t layer) {
+    if (layer == MEMO_LAYER_FIRST || layer == LAYERS) virtual_update(user, s, layer);
+}
+TEST(updates_of_embedding_and_classifier_are_timed) {
+    static const memo_state states[] = {
+        {"embedding", 2048, MEMO_STATE_FORWARD | MEMO_STATE_UPDATE, MEMO_STATE_FIRST},
+        {"d_embedding", 2048, MEMO_STATE_GRADIENT, MEMO_STATE_FIRST},
+        {"classifier", 1024, MEMO_STATE_FORWARD | MEMO_STATE_UPDATE, MEMO_STATE_LAST}};
+    static model m;
+    model_init(&m, 24, 24, MEMO_POLICY_MEMO);
+    m.t.desc.forward = virtual_forward, m.t.desc.backward = virtual_backward;
+    m.t.desc.states = states, m.t.desc.n_states = 3;
+    m.t.desc.update = no_update_between;
+    const memo_profile p = measured(&m, 0);
+    is_near(p.update_s_per_byte, (3 * 2048 + 1024) / (2 * 2048 + 1024.0));
 }
 
 /* What is measured are the largest slices that fit under any policy, even if recomputation alone

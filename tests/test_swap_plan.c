@@ -732,13 +732,14 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
 }
 
 /* When the compute stream ends in the schedule that the engine would enqueue.  With states: what
- * the second step takes without an update of its own, and *update_s. */
+ * the second step takes, and *update_s of it. */
 static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap, double* update_s) {
     double ends_s[2] = {0, 0}, updated_s[2] = {0, 0}; /* of each step */
     int64_t n_backwards = 0, n_passed = 0;
     double last_s = 0;
     memo_swap_times times = swap_times_of(&k->p.desc, k->times);
     times.n_steps = k->p.desc.states ? 2 : 1;
+    if (k->p.desc.states) times.n_micro_batches = k->p.desc.micro_batches;
     own_schedule* schedule = schedule_of_swap(swap, &times);
     *update_s = 0;
     if (!schedule) return 0;
@@ -762,7 +763,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
     if (!k->states.update_is_fused) *update_s = updated_s[1] - ends_s[1];
-    return (k->states.update_is_fused ? updated_s[1] : ends_s[1]) - updated_s[0];
+    return updated_s[1] - updated_s[0];
 }
 
 /* Plans of layers of several kinds fit, have no race, and take what they predict, also with the
@@ -1012,13 +1013,15 @@ TEST(scores_are_the_steps_of_the_engine) {
     const int n_rounds = memo_test_all() ? 4000 : 1000;
     int n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
     int n_stated = 0;
-    double worst[2] = {0, 0};
+    double worst[2] = {0, 0}, worst_long = 0;
     for (int round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
         memo_swap_desc* swap = &drawn.p.swap;
         memoi_rows_planner planner;
         random_steps_problem(&drawn);
         if (round % 3 == 0 && !swap->order) random_states(&drawn);
+        if (drawn.p.desc.states)
+            drawn.p.desc.micro_batches = (int32_t)memo_test_int(0, round % 9 ? 8 : 64);
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
         for (int k = 0; k < 20; k++) {
             int64_t rows[LAYERS_MAX * TENSORS_MAX];
@@ -1047,9 +1050,15 @@ TEST(scores_are_the_steps_of_the_engine) {
                 table.n_host_layers = places.sizes.n_spilled_layers ? places.n_host_layers : 0;
                 double update_s, off = score->step_s / simulate_kinds(&drawn, &table, &update_s);
                 off = fabs(off - 1) + fabs(score->update_s - update_s) / score->step_s;
-                CHECK_CASE(off < (has_starts ? 0.015 : 1e-9), "round %d: %g (%d slices): %s", round,
-                           off, (int)swap->n_slices, describe(&drawn.p));
-                worst[has_starts] = larger(worst[has_starts], off);
+                const int is_walked = drawn.p.desc.micro_batches <= MEMOI_ROWS_WALKED;
+                CHECK_CASE(off < (is_walked                   ? (has_starts ? 0.015 : 1e-9)
+                                  : planner.clock.has_traffic ? 0.05
+                                                              : 1e-6),
+                           "round %d: %g (%d slices, %d micro-batches): %s", round, off,
+                           (int)swap->n_slices, (int)drawn.p.desc.micro_batches,
+                           describe(&drawn.p));
+                if (!is_walked) worst_long = larger(worst_long, off);
+                if (is_walked) worst[has_starts] = larger(worst[has_starts], off);
                 n_timed++;
                 n_stated += drawn.p.desc.states != NULL;
                 n_handed += places.handed >= 0;
@@ -1062,9 +1071,10 @@ TEST(scores_are_the_steps_of_the_engine) {
         }
         memoi_rows_destroy(&planner);
     }
-    printf("# %d steps, with HANDED tensors %d, with micro-batches in flight %d: off by at most "
-           "%.2g, beside copies with starts %.2g; with states %d\n",
-           n_timed, n_handed, n_flown, worst[0], worst[1], n_stated);
+    printf(
+        "# %d steps, with HANDED tensors %d, with micro-batches in flight %d: off by at most "
+        "%.2g, beside copies with starts %.2g; with states %d, of many micro-batches off by %.2g\n",
+        n_timed, n_handed, n_flown, worst[0], worst[1], n_stated, worst_long);
     CHECK(n_stated > n_rounds / 4 && n_spilled > 100 && n_sliced > 500 && n_packed > 500 &&
           n_handed > 200 && n_timed > 1000 && n_flown > 100);
 }

@@ -125,7 +125,7 @@ in_fp8() {
 
 # Every run whose plan has a choice says what it predicted and what it measured.
 predicts() { # ATTENTION BUDGET; BUDGET: 6 layers need more to keep everything
-    predicts_by "$@" "[0-9.]* ms, stalled [0-9.]* ms" && predicts_by "$@" "[0-9.]* ms with the update" --graph
+    predicts_by "$@" "[0-9.]* ms, stalled [0-9.]* ms" && predicts_by "$@" "[0-9.]* ms" --graph
 }
 predicts_by() { # ATTENTION BUDGET MEASURED FLAGS...
     attention=$1 device_memory=$2 measured=$3
@@ -134,7 +134,7 @@ predicts_by() { # ATTENTION BUDGET MEASURED FLAGS...
         >"$folder/one.out" 2>&1
     grep "^compute\|^predicted\|^train_gpt" "$folder/one.out"
     grep -q "^compute .*$attention" "$folder/one.out" &&
-        grep -q "^predicted [0-9.]* ms for .*, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured $measured\$" "$folder/one.out"
+        grep -q "^predicted [0-9.]* ms a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured $measured\$" "$folder/one.out"
 }
 
 # Gradients in any order cannot be compared bitwise.
@@ -167,7 +167,7 @@ END
             "$folder"/results/*-trainer-64.md || return 1
     done
     grep '^predicted' build/device-trainer-64/memo-64.log
-    awk -F '[|]' '/^predicted .* a micro-batch/ { split($0, word, " "); recompute_ms = word[12] + 0 }
+    awk -F '[|]' '/^predicted .* a step, of which/ { split($0, word, " "); recompute_ms = word[12] + 0 }
         /^predicted .* measured / { found = 1 }
         /^[|] memo, memo [|]/ { step_ms = 64e3 / $6 }
         /^[|] 64 [|]/ { ratio = $8; expected = step_ms / (10 + recompute_ms) }

@@ -95,7 +95,7 @@ static int64_t mark_time(const timed* t, memo_recorder* recorder, memo_schedule*
     return (*schedule)->n_ops - 1;
 }
 
-/* What the last of four steps takes, and its update if it is not fused. */
+/* What the micro-batches of the last of four steps take, and its update if it is not fused. */
 static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s, double* update_s) {
     memo_session_desc* d = t->desc;
     const memo_profile* p = &t->times;
@@ -108,8 +108,9 @@ static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s,
     memo_session* s = session_of_plan(d, plan);
     for (int step = 0; step < 4 && s; step++) {
         marks[0] = marks[2];
-        for (int32_t k = 0; k < (d->n_order ? d->n_order : 1); k++) {
-            memo_batch batch = {.shape = 0};
+        const int32_t n = d->n_order ? d->n_order : d->micro_batches ? d->micro_batches : 1;
+        for (int32_t k = 0; k < n; k++) {
+            memo_batch batch = {.more_follow = !d->n_order && k < n - 1};
             if (d->n_order) batch.turn = d->order[k];
             CHECK_OK(memo_session_run(s, &batch, &error));
         }

@@ -21,14 +21,13 @@ static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* 
     return status ? status : gpt_restart(r->model, error);
 }
 
-/* For forward and backward of a step; zeros without a prediction. */
-static step_times predicted_times(const train_options* o, const memo_step_plan* plan) {
-    const double n = (double)o->accumulate;
+/* Zeros without a prediction. */
+static step_times predicted_times(const memo_step_plan* plan) {
     step_times times = {0};
     if (!plan->times) return times;
-    times.layers_s = n * plan->times->step_s;
-    times.stall_s = n * plan->times->stall_s;
-    times.recompute_s = n * plan->times->recompute_s;
+    times.step_s = plan->times->step_s;
+    times.stall_s = plan->times->stall_s;
+    times.recompute_s = plan->times->recompute_s;
     return times;
 }
 
@@ -39,8 +38,8 @@ static step_times predicted_times(const train_options* o, const memo_step_plan* 
 static memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */
-    const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
-    const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
+    const double first_s = predicted_times(j->plans[r->policy]).step_s;
+    const double chosen_s = predicted_times(j->plans[o->policy]).step_s;
     const double n_steps = (double)train_n_policies(o) + 4; /* with layers measured again */
     double step_s, left_s, n;
     int64_t shared_ns[2];
@@ -109,7 +108,6 @@ static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error)
     if (!status && r->reports && at < n_timed(j)) {
         row->step_s[at] = clock_s() - begin_s;
         row->stall_s[at] = r->times.stall_s;
-        row->layers_s[at] = r->times.layers_s;
     }
     if (!status) status = run_get_moved(r, &moved[1], error);
     if (status || !r->reports) return status;
@@ -160,11 +158,11 @@ static void print_predictions(const job* j, double* scratch) {
         comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
         row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
-        printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
+        printf("%-10s predicted %.1f ms a step, measured %.1f ms "
                "(%+.1f%% in the median of rounds)\n",
                policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
-               1e3 * spread_of_steps(j, row->layers_s, scratch).median,
-               100 * (ratio_of(row->layers_s, row->predicted_s, n_timed(j), scratch) - 1));
+               1e3 * spread_of_steps(j, row->step_s, scratch).median,
+               100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
 }
 
@@ -233,16 +231,15 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         comparison* row = &j->compared[policy];
-        row->step_s = (double*)calloc((size_t)(5 * o->compare), sizeof *row->step_s);
+        row->step_s = (double*)calloc((size_t)(4 * o->compare), sizeof *row->step_s);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
         if (!row->step_s || !row->digests) return gpt_no_memory("--compare", error);
-        row->layers_s = row->step_s + o->compare;
-        row->stall_s = row->layers_s + o->compare;
+        row->stall_s = row->step_s + o->compare;
         row->predicted_s = row->stall_s + o->compare;
         row->losses = row->predicted_s + o->compare;
         row->is_short = *plan_shortage(j->plans[policy]) != 0;
         for (int64_t at = 0; at < n_timed(j); at++)
-            row->predicted_s[at] = predicted_times(o, j->plans[policy]).layers_s;
+            row->predicted_s[at] = predicted_times(j->plans[policy]).step_s;
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
     }
     return MEMO_STATUS_OK;
@@ -285,7 +282,7 @@ static memo_status predict_again(job* j, memo_error* error) {
         train_options o = j->options;
         o.states_stay |= !plan->n_streamed;
         status = train_plan(&o, policy, 0, &now, plan->swap.rows, &plan, error);
-        if (!status) j->compared[policy].predicted_s[j->round] = predicted_times(&o, plan).layers_s;
+        if (!status) j->compared[policy].predicted_s[j->round] = predicted_times(plan).step_s;
         if (!status) memo_step_plan_destroy(plan);
     }
     return status;

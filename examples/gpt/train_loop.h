@@ -54,34 +54,33 @@ static void print_rate(const train_options* o, double keys_seen, double step_s) 
 /* The times of the last steps, for their medians. */
 enum { N_TIMED = 64 };
 typedef struct last_times {
-    double layers_s[N_TIMED], stall_s[N_TIMED];
+    double step_s[N_TIMED], stall_s[N_TIMED];
     int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
 static void last_times_add(last_times* last, const step_times* times) {
-    last->layers_s[last->n % N_TIMED] = times->layers_s;
+    last->step_s[last->n % N_TIMED] = times->step_s;
     last->stall_s[last->n++ % N_TIMED] = times->stall_s;
 }
 
 /* The predicted times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const step_times predicted = predicted_times(&j->options, j->plans[j->options.policy]);
+    const step_times predicted = predicted_times(j->plans[j->options.policy]);
     const int is_again = j->compared && predicts_again(j);
-    if (!(predicted.layers_s > 0)) return;
-    printf("predicted %.1f ms for forward and backward of a step",
-           1e3 *
-               (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.layers_s));
+    if (!(predicted.step_s > 0)) return;
+    printf("predicted %.1f ms a step",
+           1e3 * (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.step_s));
     if (is_again)
         printf(", by layers measured during the comparison; measured ");
     else
         printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted.stall_s,
                1e3 * predicted.recompute_s);
     if (n)
-        printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->layers_s, n),
+        printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->step_s, n),
                1e3 * median(last->stall_s, n));
     else
-        printf("%.1f ms with the update\n", 1e3 * step_s);
+        printf("%.1f ms\n", 1e3 * step_s);
 }
 
 /* Continues after the steps of the saved run. */

@@ -97,6 +97,7 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
+    desc.micro_batches = (int32_t)o->accumulate;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
     desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : (memo_update)o->update;

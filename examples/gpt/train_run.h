@@ -43,9 +43,9 @@ static void catch_signals(void) {
 typedef struct comparison {
     int is_short; /* of device or host memory: it runs without limit */
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
-    /* Of the steps that are timed.  predicted_s: of layers_s, by the planner; 0: not predicted. */
-    double *step_s, *layers_s, *stall_s, *predicted_s; /* layers_s: of forward and backward only */
-    double median_s, median_predicted_s;               /* of step_s, predicted_s */
+    /* Of the steps that are timed.  predicted_s: of step_s, by the planner; 0: not predicted. */
+    double *step_s, *stall_s, *predicted_s;
+    double median_s, median_predicted_s; /* of step_s, predicted_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -79,14 +79,14 @@ typedef struct job {
 
 enum {
     RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,    /* measure forward, backward and stalls by events, without synchronizing */
+    RUN_TIMED = 2,    /* measure steps, and stalls by events, without synchronizing */
     RUN_MEASURED = 4, /* no steps: measures job.profile */
     RUN_TRAINED = 8   /* the job itself, and one step recorded */
 };
 
-/* Of forward and backward of a step. */
+/* Of a step, its update included. */
 typedef struct step_times {
-    double layers_s, stall_s, recompute_s;
+    double step_s, stall_s, recompute_s;
 } step_times;
 
 typedef struct run {
@@ -99,7 +99,6 @@ typedef struct run {
     train_device device;
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
-    memo_event marks[2];       /* around forward and backward of a step; RUN_TIMED */
     step_times times;          /* of the last step; RUN_TIMED */
     double keys_seen;          /* by the tokens of all micro-batches */
     int64_t n_micro_batches;
@@ -115,8 +114,6 @@ static void run_destroy(run* r) {
     if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
 #endif
     gpt_destroy(r->model);
-    for (int i = 0; i < 2; i++)
-        if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
     train_device_close(&r->device);
@@ -171,8 +168,6 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
 #endif
     if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
-    for (int i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
-        status = memo_event_create(r->device.device, &r->marks[i], error);
 
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
@@ -248,21 +243,13 @@ static memo_status team_open(team* t, job* j, memo_policy policy, int flags, mem
     return status;
 }
 
-static memo_status run_mark(run* r, int i, memo_error* error) {
-    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
-    return memo_event_record(r->device.device, r->marks[i], gpt_compute_stream(r->model), error);
-}
-
-/* Reads the times of a step that has ended.  Stalls are those of its last micro-batch, times their
- * number. */
-static memo_status run_read_times(run* r, memo_error* error) {
+/* Reads the stalls of a step that has ended: those of its last micro-batch, times their number. */
+static memo_status run_read_stalls(run* r, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
     if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
-    memo_status status =
-        memo_event_elapsed(r->device.device, r->marks[0], r->marks[1], &r->times.layers_s, error);
     memo_session_get_info(gpt_session(r->model), &info);
-    if (!status) status = memo_swap_get_stats(info.swap, &stats, error);
+    memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
         r->times.stall_s =
             (double)r->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
@@ -287,7 +274,7 @@ static double train_keys_seen(const train_options* o, const int32_t* tokens) {
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &r->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
-    memo_status status = run_mark(r, 0, error);
+    memo_status status = MEMO_STATUS_OK;
     for (int64_t m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
@@ -295,7 +282,7 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
         r->n_micro_batches++;
         status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
     }
-    return status ? status : run_mark(r, 1, error);
+    return status;
 }
 
 /* A cosine from the largest rate to a tenth of it, after a linear start: of a twentieth of the
@@ -313,7 +300,7 @@ static memo_status run_update(run* r, int64_t step, double* loss, memo_error* er
     const gpt_update_values values = {
         {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
     memo_status status = gpt_update(r->model, &values, loss, NULL, error);
-    if (!status) status = run_read_times(r, error);
+    if (!status) status = run_read_stalls(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
         status =
@@ -324,8 +311,11 @@ static memo_status run_update(run* r, int64_t step, double* loss, memo_error* er
 }
 
 static memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+    const double begin_s = clock_s();
     memo_status status = run_gradients(r, j, step, error);
-    return status ? status : run_update(r, step, loss, error);
+    if (!status) status = run_update(r, step, loss, error);
+    r->times.step_s = clock_s() - begin_s;
+    return status;
 }
 
 #endif

@@ -3,7 +3,7 @@
  *
  * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
  * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
- * within device memory, host memory and the file.
+ * within device memory, host memory and the file: all micro-batches, and the update of states.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
@@ -28,6 +28,7 @@ typedef struct memo_swap_plan_desc {
     /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
+    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
@@ -75,12 +76,14 @@ typedef struct memo_swap_plan {
     double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
-    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of a step of
-     * one micro-batch, after a step like this; update_s is the update's time, unless fused. */
-    double step_s, update_s;
-    double stall_s;      /* stall of the compute stream, part of step_s */
-    double recompute_s;  /* recomputation, part of step_s */
-    double alpha_step_s; /* step_s of the best single alpha */
+    /* Predicted seconds of a step: all its micro-batches, or an order, and the update of states.
+     * With states the step comes after a step like this. */
+    double step_s;
+    double micro_batch_s; /* mean time of a micro-batch; an order counts as one */
+    double update_s;      /* of step_s, after the last micro-batch; 0: no states, or it is fused */
+    double stall_s;       /* stall of the compute stream in all micro-batches, part of step_s */
+    double recompute_s;   /* recomputation in all micro-batches, part of step_s */
+    double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
     memo_swap_limit limit;
@@ -103,5 +106,5 @@ MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_p
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
-/* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
+/* Appends the limit, and the predicted times of a step if is_measured is 1. */
 MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);

@@ -134,7 +134,7 @@ typedef struct memo_session memo_session;
  * shorter step.
  *
  * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
- * times are of a step of one micro-batch, with all copies of states. */
+ * times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -219,7 +219,8 @@ typedef struct memo_turn {
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
     memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
 } memo_turn;
-#define MEMO_TURNS_MAX 4096
+#define MEMO_TURNS_MAX         4096
+#define MEMO_MICRO_BATCHES_MAX 1000000
 
 /* Where states are updated. */
 typedef enum memo_update {
@@ -321,8 +322,9 @@ typedef struct memo_session_desc {
 
     const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch, at most */
-    int64_t tile_rows; /* 0: 1 */
+    int64_t n_rows;        /* tokens of a micro-batch, at most */
+    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    int64_t tile_rows;     /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a

@@ -146,11 +146,14 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 }
 
 /* The predicted times and bytes. */
-MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) {
+MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_score* score,
+                           memo_swap_plan* plan) {
+    const int32_t n = memoi_rows_n_batches(desc);
     plan->step_s = score->step_s;
+    plan->micro_batch_s = (score->step_s - score->update_s) / n;
     plan->update_s = score->update_s;
     plan->stall_s = score->stall_s;
-    plan->recompute_s = score->recompute_s;
+    plan->recompute_s = score->recompute_s * n;
     plan->device_bytes = (int64_t)score->device_bytes;
     plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
@@ -190,7 +193,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
-    memoi_rows_tell(&p->best.score, plan);
+    memoi_rows_tell(p->desc, &p->best.score, plan);
     memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
@@ -211,7 +214,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_take(&p, desc->swap);
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
-        memoi_rows_tell(&p.trial.score, *plan);
+        memoi_rows_tell(desc, &p.trial.score, *plan);
         memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
     }
     memoi_rows_destroy(&p);
@@ -235,13 +238,15 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 #define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
 enum {
     MEMOI_SESSION_REPETITIONS = 11,
-    MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
+    MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
+    MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
+    MEMOI_SPANS_MAX
 };
 
-/* Measures spans of even or odd steps, one after the other. */
+/* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
-    double* span_s;       /* not read yet, since the device may not be so far; NULL: none */
+    double* span_s;       /* to be added to, once the device is so far; NULL: none */
 } memoi_timer;
 
 /* Copies that run beside every second micro-batch that measures: to the host in the forward, to
@@ -368,6 +373,7 @@ struct memo_session {
      * first.  NULL: nothing is timed. */
     double* spans_s;
     memoi_timer timers[2 * MEMOI_SPANS_MAX];
+    unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */

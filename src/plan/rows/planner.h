@@ -112,6 +112,9 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* 0 is no limit, so only negative budgets are invalid. */
     status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
     if (!status)
+        status =
+            memob_check_integer(name, "micro_batches", desc->micro_batches, 0, INT32_MAX, error);
+    if (!status)
         status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
     if (!status)
         status = memob_check_integer(name, "spill_bytes", desc->spill_bytes, 0, INT64_MAX, error);
@@ -272,7 +275,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
+    const int64_t n_walked = 2 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
+    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 for the two visits of a layer */
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -294,7 +298,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->random = 0x9e3779b97f4a7c15u;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
+    n_copies += (desc->states ? 3 * n_walked : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -305,7 +309,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        n_copies +=
+            4 * n_walked * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }

@@ -53,13 +53,14 @@ typedef struct memoi_rows_clock {
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
+    double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
     memoi_rows_stream streams[4];
     memoi_rows_event* events;
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
-    double update_s;                /* of the update's pass */
+    double update_s;                /* of the update after the micro-batches */
 } memoi_rows_clock;
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
@@ -137,6 +138,7 @@ MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copi
     job->n_copies = n_copies;
     job->start_s = start_s;
     job->bytes_s = bytes_s / n_copies;
+    c->late_s += stream->time_s - c->compute_s;
     if (c->has_traffic) return; /* what comes later may delay it */
     stream->time_s = memoi_rows_later(stream->time_s, job->ready_s) + n_copies * start_s + bytes_s;
     job->done_s = stream->time_s;
@@ -302,27 +304,72 @@ MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     c->compute_s += c->desc->between_s;
 }
 
-/* A micro-batch, or all that are in flight, and the update.  Returns when the compute stream ends
- * the last backward. */
-MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
+/* The most micro-batches of a step that are walked. */
+#define MEMOI_ROWS_WALKED 16
+
+/* What a micro-batch took, and how late its copies began, summed. */
+typedef struct memoi_rows_pace {
+    double compute_s, stall_s, late_s;
+} memoi_rows_pace;
+
+MEMOI int memoi_rows_are_near(double a, double b) {
+    return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
+}
+
+/* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late.  The
+ * trainer's copies may queue up from one to the next, so then it returns 0. */
+MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
+                                memoi_rows_pace* pace) {
+    const memoi_rows_pace before = *pace;
+    const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    c->late_s = 0;
+    if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
+    memob_walk_batch(walk);
+    pace->compute_s = c->compute_s - begin_s;
+    pace->stall_s = c->stall_s - stalled_s;
+    pace->late_s = c->late_s;
+    return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
+           memoi_rows_are_near(pace->late_s, before.late_s);
+}
+
+/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
+ * they are steady, and then the last; those between take as long as the steady one. */
+MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+    const double begin_s = c->compute_s;
+    memoi_rows_pace pace;
+    double more_s = 0, end_s;
+    int32_t n_walked = 0;
+    memset(&pace, 0, sizeof pace);
+    c->stall_s = 0;
+    for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
+         n_walked++)
+        is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+    c->stall_s += (n - 1 - n_walked) * pace.stall_s;
+    more_s = (n - 1 - n_walked) * pace.compute_s;
+    (void)memoi_rows_walk_batch(c, walk, 1, &pace);
+
+    /* Waits of the update are its own. */
+    end_s = c->compute_s;
+    pace.stall_s = c->stall_s;
+    memob_walk_update(walk);
+    c->update_s = c->compute_s - end_s;
+    c->stall_s = pace.stall_s;
+    return c->compute_s - begin_s + more_s;
+}
+
+MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
+    return desc->micro_batches > 0 ? desc->micro_batches : 1;
+}
+
+/* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
+ * them.  With streamed states another step comes before, so that the device has what its update
+ * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the same time. */
+MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
         memoi_rows_between, c};
-    double end_s, stall_s;
-    if (c->states) (void)memob_states_set_batch(c->states, 1, 0, NULL);
-    memob_walk_batch(&walk);
-    end_s = c->compute_s;
-    stall_s = c->stall_s;
-    memob_walk_update(&walk);
-    c->update_s = c->compute_s - end_s;
-    c->stall_s = stall_s;
-    return end_s;
-}
-
-/* The time of a micro-batch.  With streamed states another one comes before it, so that what the
- * update leaves on the device is there. */
-MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    double begin_s = 0;
+    const int32_t n = memoi_rows_n_batches(c->desc);
+    double batch_s;
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -331,12 +378,15 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
-    if (c->states && c->states->sizes.host_bytes) {
+    if (!c->states) {
+        batch_s = memoi_rows_batches(c, &walk, 1);
+        c->stall_s *= n;
+        return n * batch_s;
+    }
+    if (c->states->sizes.host_bytes) {
         memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
         memob_states_reset(c->states);
-        (void)memoi_rows_micro_batch(c);
-        begin_s = c->compute_s;
-        c->stall_s = 0;
+        (void)memoi_rows_batches(c, &walk, n);
     }
-    return memoi_rows_micro_batch(c) - begin_s;
+    return memoi_rows_batches(c, &walk, n);
 }

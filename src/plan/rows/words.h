@@ -87,14 +87,14 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     memo_text_put(text, "limit     %s\n", plan->reason);
     if (!is_measured) return;
     memo_text_put(text,
-                  "predicted %.1f ms a micro-batch, of which %.1f ms stalled and %.1f ms "
-                  "recomputing",
+                  "predicted %.1f ms a step, of which %.1f ms stalled and %.1f ms recomputing",
                   1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
+    if (plan->update_s > 0) memo_text_put(text, ", %.1f ms in the update", 1e3 * plan->update_s);
+    if (plan->step_s - plan->update_s > 1.5 * plan->micro_batch_s)
+        memo_text_put(text, "; %.1f ms a micro-batch", 1e3 * plan->micro_batch_s);
     if (plan->rows && plan->alpha >= 0)
         memo_text_put(text, "; %.1f ms with the best single alpha, %.4g", 1e3 * plan->alpha_step_s,
                       plan->alpha);
-    if (plan->update_s > 0)
-        memo_text_put(text, "; %.1f ms of the update of states", 1e3 * plan->update_s);
     memo_text_put(text, "\n");
 }
 

@@ -74,7 +74,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 26, N_BUDGETS = 3 };
+    enum { N = 27, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -84,6 +84,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"n_layers", own->n_layers},
         {"n_tensors", own->n_tensors},
         {"n_rows", own->n_rows},
+        {"micro_batches", own->micro_batches},
         {"slice_rows", own->slice_rows},
         {"tile_rows", own->tile_rows},
         {"routed_rows_layer", own->routed_rows_layer},

@@ -150,8 +150,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
         const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes)))
-            break;
+        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes))) break;
     }
     return begin;
 }

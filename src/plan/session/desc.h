@@ -121,6 +121,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
             "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
+    else if (desc->micro_batches)
+        field = "lists the micro-batches of a step, so micro_batches must be 0";
     for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
         if (desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
@@ -267,6 +269,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
                    {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
                    {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},

@@ -194,8 +194,11 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
  * the spans. */
 MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
                                            memo_error* error) {
+    const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
     memo_status status;
     s->repetition = repetition;
+    for (int64_t k = 0; k < n_spans; k++)
+        s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
     status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
     if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
@@ -203,6 +206,23 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
         status = memoi_session_read_timer(s, &s->timers[k], error);
     return status;
+}
+
+/* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
+MEMOI void memoi_session_leave_out(const memo_session* s) {
+    for (int32_t step = 0; step < s->n_steps; step++) {
+        double* backward_s = memoi_session_span(s, step, MEMO_PASS_BACKWARD);
+        for (int32_t t = 0; t < s->desc.n_tensors; t++) {
+            const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
+            const int64_t n_rows = memoi_session_tensor_rows(s, step, t);
+            int64_t begin = 0, end = 0;
+            if (!span_s || !n_rows) continue;
+            memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
+            for (int32_t i = 0; i < 2; i++)
+                backward_s[i] =
+                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+        }
+    }
 }
 
 /* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
@@ -237,6 +257,7 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
     }
 
     if (!status) memoi_session_take_medians(s, n);
+    if (!status && s->desc.backward_recomputes) memoi_session_leave_out(s);
     return status;
 }
 
@@ -293,10 +314,12 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     for (int32_t run = 0; run < 2 && !status;
          run++) /* the medians of the other spans are in the first */
         status = memoi_session_time_batch(s, 1, 0, error);
-    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++) {
+    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++)
         sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
-        n_bytes += memob_states_update_bytes(s->states, layer + 1);
-    }
+    for (int32_t what = MEMOI_SPAN_UPDATE_FIRST; what <= MEMOI_SPAN_UPDATE_LAST && !status; what++)
+        sum_s += memoi_session_span(s, 0, what)[1];
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
+        n_bytes += memob_states_update_bytes(s->states, layer);
     if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
     return status;
 }

@@ -252,6 +252,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
+    desc->micro_batches = s->desc.micro_batches;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
@@ -408,13 +409,15 @@ typedef struct memoi_session_best {
  * recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
+    const int32_t n_batches = plan->n_order           ? s->steps->n_order / 2 / plan->n_chunks
+                              : s->desc.micro_batches ? s->desc.micro_batches
+                                                      : 1;
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL);
+        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_batches);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {
@@ -427,7 +430,7 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     if (!status && !plan->fits) best->unfit_bytes = other_bytes;
     if (status || !plan->fits) return status;
 
-    if (plan->times) step_s = plan->times->step_s + plan->times->update_s;
+    if (plan->times) step_s = plan->times->step_s;
     if (step_s >= least_s) return status;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
@@ -522,7 +525,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
+    step_s = plan->times ? plan->times->step_s : 0;
     best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
     if (!best->is_current) return status;
     best->plan = *plan;

@@ -595,6 +595,11 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
+/* What is timed of the layer that was open when another began, which has its own times. */
+MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
+    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
+}
+
 /* Copies beside a step, once it computes. */
 MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
     const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
@@ -626,6 +631,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
+    memoi_session_mark_older(s, pass, 1);
     memoi_session_turn_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
@@ -638,7 +644,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
-    memoi_session_mark(s, step, (int32_t)pass, 0);
+    memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
         memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -662,6 +668,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     s->open = s->open_next;
     s->open_next = -1;
     s->n_passed++;
+    if (s->open >= 0) memoi_session_mark(s, s->open, (int32_t)pass, 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {

@@ -89,30 +89,36 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
-    if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
+    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
+        return NULL;
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
-/* Waits for the span that a timer measured last. */
+/* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    double took_s = 0;
     if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
     if (timer->span_s && !status)
-        status =
-            memo_event_elapsed(s->device, timer->events[0], timer->events[1], timer->span_s, error);
+        status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
+    if (timer->span_s) *timer->span_s += took_s;
     timer->span_s = NULL;
     return status;
 }
 
-/* Begins or ends a span.  The host is at most two steps ahead of the device. */
+/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
+ * ahead of the device. */
 MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
     double* span_s = memoi_session_span(s, step, what);
-    memoi_timer* timer = &s->timers[(step & 1) * MEMOI_SPANS_MAX + what];
+    const int32_t which = s->next_timer[what];
+    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
     span_s += s->repetition;
-    *span_s = memob_now_s() - (is_end ? *span_s : 0);
-    if (s->desc.computes_on_host) return;
+    if (s->desc.computes_on_host) {
+        *span_s += is_end ? memob_now_s() : -memob_now_s();
+        return;
+    }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
     if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
         status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
@@ -120,5 +126,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
+    if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
 }

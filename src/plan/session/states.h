@@ -127,7 +127,10 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
  * update comes before the end of a backward.  On the host the engine enqueues the update. */
 MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
-    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
+    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
+    const int32_t span = layer == 0                 ? MEMOI_SPAN_UPDATE_FIRST
+                         : layer > s->desc.n_layers ? MEMOI_SPAN_UPDATE_LAST
+                                                    : MEMOI_SPAN_UPDATE;
     const int updates =
         pass == MEMOB_STATES_PASS_UPDATE ||
         (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
@@ -136,9 +139,9 @@ MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t la
     if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
     if (is_end && updates && !on_host && !s->error.status) {
-        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
+        memoi_session_mark(s, step, span, 0);
         s->desc.update(s->desc.user, s, layer - 1);
-        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+        memoi_session_mark(s, step, span, 1);
         memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) return;
