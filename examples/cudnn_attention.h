@@ -584,11 +584,13 @@ static inline memo_status attention_read_off(const attention_plans* c, const att
     for (int64_t i = 0; i < n_samples * n_rows; i++)
         worst = fmax(worst, attention_off(c->samples[i / n_rows], (int)(i % n_rows), n_team));
     if (worst <= 1) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "cuDNN's attention: %s of %lld queries, %lld keys and %lld heads is %.3g "
-                          "times as far from exact rows as rounding explains; fewer tokens a rank, "
-                          "another cuDNN, or a program built without CUDNN=, would work",
-                          what, (long long)s.n_q, (long long)s.n_k, (long long)s.h_q, worst);
+    return memo_error_set(
+        error, MEMO_STATUS_UNSUPPORTED,
+        "cuDNN's attention: %s of %lld queries, %lld keys and %lld heads is %.3g "
+        "times as far from exact rows as rounding explains; slices of fewer queries, "
+        "fewer tokens a rank, another cuDNN, or a program built without CUDNN=, "
+        "would work",
+        what, (long long)s.n_q, (long long)s.n_k, (long long)s.h_q, worst);
 }
 
 /* Of slices, the first, the middle and the last are compared. */
