@@ -165,6 +165,72 @@ static memo_status rehearse(job* j, memo_error* error) {
 }
 #endif
 
+/* ---- rehearsal: attention at the run's length ------------------------------------------------ */
+
+#ifdef TRAIN_CUDNN
+/* As many keys were right on each machine that computed them (bench/results/h200.md). */
+#ifndef TRAIN_RIGHT_KEYS
+#define TRAIN_RIGHT_KEYS 262144
+#endif
+
+static memo_status rehearse_step(run* r, job* j, memo_error* error) {
+    double loss;
+    return run_step(r, j, 0, &loss, error);
+}
+
+/* A step of one layer with a head for each tensor rank, whose attention is compared with exact
+ * rows. */
+static memo_status try_attention(const job* j, int64_t slice_rows, memo_error* error) {
+    job small = *j;
+    train_options* o = &small.options;
+    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
+    static team rehearsal;
+    memo_status status;
+    o->hidden = o->hidden / o->heads * o->tensor;
+    o->heads = o->kv_heads = o->tensor;
+    o->layers = o->batch = o->accumulate = 1;
+    o->mlp = o->mlp_columns = o->is_graph = 0;
+    o->type = o->type ? 1 : 0;
+    o->device_memory = o->host_memory = 0;
+    o->slice_rows = slice_rows;
+    if ((status = train_plan(o, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error))) return status;
+    (*plan)->fits = 1;
+
+    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, rehearse_step, error);
+    team_close(&rehearsal);
+    memo_step_plan_destroy(*plan);
+    return status;
+}
+
+/* Of a length that nobody has seen right, attention is tried before the run; where all rows at once
+ * are wrong, the run takes slices of half as many, and so on. */
+static memo_status rehearse_attention(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    int64_t rows = o->sequence;
+    memo_error wrong;
+    memo_status status;
+    if (o->sequence <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ring * o->ulysses > 1 ||
+        o->block_degrees)
+        return MEMO_STATUS_OK;
+    status = try_attention(j, 0, &wrong);
+    if (!status) return status;
+    *error = wrong;
+    while (status == MEMO_STATUS_UNSUPPORTED && rows > o->tile) {
+        memo_error ignored;
+        rows = gpt_round_up((rows + 1) / 2, o->tile);
+        status = try_attention(j, rows, &ignored);
+    }
+    if (status) return error->status; /* not of the length: the run itself would fail */
+
+    o->slice_rows = rows;
+    j->has_right_slices = 1;
+    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once would be wrong: %.400s",
+             wrong.message);
+    return MEMO_STATUS_OK;
+}
+#endif
+
 /* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
 /* Plans a policy, unless it is planned.  In a run, another policy than the run's is a reference: if
@@ -238,8 +304,9 @@ static memo_status measure_profile(job* j, memo_error* error) {
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     memo_step_plan* other;
-    memo_status status =
-        train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
+    memo_status status;
+    if (j->has_right_slices) o->slice_rows = j->has_right_slices = 0;
+    status = train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
     if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
     if (!status) o->slice_rows = other->swap.n_rows;
     memo_step_plan_destroy(other);
@@ -285,6 +352,9 @@ static memo_status prepare(job* j, memo_error* error) {
     int needs = 0;
     memo_status status = check_spill(o, error);
     if (!status) status = check_link(o, error);
+#ifdef TRAIN_CUDNN
+    if (!status) status = rehearse_attention(j, error);
+#endif
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);

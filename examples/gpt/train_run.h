@@ -54,7 +54,8 @@ typedef struct job {
     train_options options;
     train_text text;
     memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
-    char why_slices[256]; /* why the rows of a slice were chosen; empty: they were not */
+    char why_slices[512]; /* why the rows of a slice were chosen; empty: they were not */
+    int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
     int64_t room;                 /* of a GPU beside libraries */

@@ -24,6 +24,7 @@
 #include <memory>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <string>
 #include <unordered_map>
@@ -35,6 +36,10 @@ static int fake_cudnn_forbids_builds, fake_cudnn_version = 91600;
 static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so that few fit */
 
 static int64_t fake_cudnn_wraps; /* the index at which any tensor's overflows; 0: never */
+/* Queries of a call from which on its d_q is wrong, as with cuDNN 9.19 and a million tokens; 0:
+ * never.  At first of the environment. */
+static int64_t fake_cudnn_wrong_from =
+    getenv("FAKE_CUDNN_WRONG_FROM") ? atoll(getenv("FAKE_CUDNN_WRONG_FROM")) : 0;
 
 /* ---- cudnn.h ---- */
 
@@ -175,7 +180,9 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
                     d_v[(size_t)(j * d + e)] += fake_cudnn_bf16(p) * o.d_out.load(b, h, i, e);
                 }
             }
-            for (int64_t e = 0; e < d; e++) o.d_q.store(b, h, i, e, d_q[(size_t)e]);
+            const bool is_wrong = fake_cudnn_wrong_from && o.q.dim[2] >= fake_cudnn_wrong_from;
+            for (int64_t e = 0; e < d; e++)
+                o.d_q.store(b, h, i, e, d_q[(size_t)e] + (is_wrong ? 1000.0f : 0.0f));
         }
     for (int64_t j = 0; j < fake_cudnn_n_rows(o, o.k, b); j++)
         for (int64_t e = 0; e < d; e++) {
