@@ -91,7 +91,7 @@ typedef struct memo_plan_desc {
  * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
  * lp_solve, with unlike alignments, or with too many pairs of buffers). */
-MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
@@ -147,8 +147,8 @@ typedef struct memo_profile {
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
  *   file BYTES WRITE READ */
-MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
-MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+MEMO_TRY memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
 
 /* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
@@ -248,12 +248,12 @@ typedef struct memo_swap_plan {
  * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
  * tensor the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
 /* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
  * smallest plan needs); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
@@ -750,26 +750,26 @@ typedef struct memo_step_plan {
  * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
  * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
  * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
 /* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
  * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
-MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
-MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
 /* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
  * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
  * the three; a policy that may need times takes outputs or `measuring` in any case. */
-MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
@@ -786,7 +786,7 @@ MEMO_API void memo_session_destroy(memo_session* session);
  * that reads a layer that has ended, and gradients that are zeroed in the wrong slice.  Errors:
  * INVALID_ARGUMENT (the output, layer and number that differ first, and in which run; or nothing to
  * compare); INFEASIBLE (a kept step does not fit); errors of the calls above. */
-MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
@@ -797,9 +797,9 @@ MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
  * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
  * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
  * tensors or other requests); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
-MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                          memo_step_plan** plan, memo_error* error);
 
 /* A micro-batch.  All zero: all rows, forward and backward. */
@@ -813,13 +813,13 @@ typedef struct memo_batch {
 
 /* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
  * open micro-batch it returns INVALID_STATE, and changes nothing. */
-MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
-MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
 MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
@@ -873,15 +873,15 @@ MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t 
  * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
  * error in a step, run the step again.  States keep their bytes, unless the error says that the
  * update has changed some layers: then write all states. */
-MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
-MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
  * micro-batches.  Errors: as memo_session_update. */
-MEMO_API memo_status memo_session_fill_states(memo_session* session,
+MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                               void (*fill)(void* user, memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
@@ -891,10 +891,10 @@ MEMO_API memo_status memo_session_fill_states(memo_session* session,
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
  * the device's. */
-MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);
-MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
@@ -10577,7 +10577,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     memoi_inspector_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])

@@ -1624,7 +1624,7 @@ TEST(shapes_share_memory) {
                 batch.shape = (int32_t)memo_test_int(0, N_SHAPES - 1);
                 batch.n_rows = 0;
                 if (m.failing_layer < 0 && memo_session_begin(s, &batch)) /* abandons the other */
-                    (void)memo_session_end(s, NULL);
+                    IGNORE(memo_session_end(s, NULL));
                 m.failing_layer = -1;
             }
             CHECK_OK(memo_session_run(s, &batch, &error));
@@ -2101,7 +2101,7 @@ TEST(mistakes_are_found) {
 static int misuse;
 static void misused_setup(void* user, memo_session* s) {
     setup(user, s);
-    if (misuse == 1) (void)memo_session_run(s, NULL, NULL);
+    if (misuse == 1) IGNORE(memo_session_run(s, NULL, NULL));
 }
 static void misused_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
                               int64_t begin, int64_t end) {

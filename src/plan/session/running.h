@@ -784,7 +784,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     memoi_inspector_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])

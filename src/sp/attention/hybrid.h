@@ -581,8 +581,10 @@ memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchan
 
 void memo_exchange_destroy(memo_exchange* plan) {
     if (!plan) return;
-    memo_stream_synchronize(plan->attention->target.device, /* it may still read the runs */
-                            plan->attention->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    /* It may still read the runs. */
+    MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
+                                         plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
+                                         NULL));
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
