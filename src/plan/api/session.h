@@ -635,7 +635,8 @@ MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t laye
 MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
-/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
+ * message NULL: the name of the status. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
