@@ -2235,7 +2235,7 @@ TEST(null_is_refused_by_name) {
     CHECK_IS(memo_session_run(NULL, NULL, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-/* A number that no buffer has forms no address, which `make ubsan` would see; an error without
+/* A number that no buffer has forms no address, which `make ubsan CC=clang` would see; an error without
  * words has those of its status. */
 TEST(errors_of_a_session_have_words) {
     static const int32_t numbers[] = {-1, 0, 1, INT32_MAX, INT32_MIN};
