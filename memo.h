@@ -170,6 +170,10 @@
 #define MEMO_API extern
 #endif
 
+/* Functions that can fail: compilers warn where the status is not used. */
+#define MEMO_TRY      MEMO_API __attribute__((warn_unused_result))
+#define MEMO_TRY_CALL MEMO_FUNCTION __attribute__((warn_unused_result))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -234,7 +238,7 @@ MEMO_API void memo_text_put_json(memo_text* text, const char* string);
  * output or standard error goes to, under any path, is not replaced: the text goes there, too.
  * Errors: IO (also for a read-only file, and beyond the limit on file sizes),
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
@@ -281,20 +285,20 @@ typedef struct memo_trace {
     void* reserved;    /* for memo.h */
 } memo_trace;
 
-MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
+MEMO_TRY memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
 /* Append a request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
  * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not; wait for
  * an event that was never recorded), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
+MEMO_TRY memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
-MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
-MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
+MEMO_TRY memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
+MEMO_TRY memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
                                     memo_error* error);
-MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
                                        memo_error* error);
-MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
                                      memo_error* error);
 
 /* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
@@ -302,7 +306,7 @@ MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t s
  *   "layer N forward|recompute|backward begin|end"    N from 0
  * Other text directly before a malloc names the buffer in pictures.  Errors: INVALID_ARGUMENT
  * (empty text, or a control character); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
+MEMO_TRY memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
 /* The meaning of a mark.  Without a meaning, layer is -1 and phase MEMO_PHASE_NONE. */
 typedef enum memo_phase {
@@ -339,11 +343,11 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  * standard input or output.  A file is written completely or not at all.
  * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason;
  * OUT_OF_HOST_MEMORY; to write, INVALID_ARGUMENT (a value that the file cannot hold). */
-MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
-MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
+MEMO_TRY memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
 /* Reads from memory instead.  name replaces the path in messages; text needs no zero at the end.
  * text NULL is INVALID_ARGUMENT. */
-MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
+MEMO_TRY memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
 /* ---- 3 plan: an offset for each buffer ----------------------------------------------------------
@@ -425,7 +429,7 @@ typedef struct memo_plan {
 } memo_plan;
 
 /* A problem of n_buffers, all zero except alignment_bytes (0: 1).  Fill buffers, then plan. */
-MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
+MEMO_TRY memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                                       memo_plan** plan, memo_error* error);
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
@@ -436,26 +440,26 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
  * 2^40), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
+MEMO_TRY memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
 /* Sorts buffers by begin, with gaps, holds and waits.  Checks all of these; a plan must not have
  * both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times
  * to the last end.  Every planner begins with this call.
  * Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Is the plan valid? Every offset must be aligned and 0 or more, conflicting buffers must not share
  * a byte, and peak and bound must follow from the buffers.  The check shares code with
  * memo_plan_prepare alone, and cannot verify that a plan above the bound is optimal.  Errors:
  * INVALID_ARGUMENT naming the buffers, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
 /* Files.  Text: "memo plan 1", the numbers, a line per buffer, "end" with a checksum.  Paths and
  * errors: as for traces.  A plan without offsets is written as a problem.  A plan with wrong
  * offsets is refused. */
-MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
-MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 
 /* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
@@ -620,23 +624,27 @@ typedef struct memo_device {
  * ..., error), and so is memo_NAME for each other NAME, but for memo_device_status (status),
  * memo_annotate, memo_event_create_untimed and memo_row_kernel. */
 #define MEMO_LIST(...) __VA_ARGS__
-#define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
-    MEMO_FUNCTION memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,     \
-                                              memo_error* error) {                                 \
+#define MEMO_DEVICE_AS(linkage, function, parameters, arguments)                                   \
+    linkage memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,           \
+                                        memo_error* error) {                                       \
         return device->function(device->context, MEMO_LIST arguments, error);                      \
     }
+#define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments)
+#define MEMO_DEVICE_END(function, parameters, arguments)                                           \
+    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments)
 MEMO_DEVICE_CALL(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
-MEMO_DEVICE_CALL(device_free, (void* address), (address))
+MEMO_DEVICE_END(device_free, (void* address), (address))
 MEMO_DEVICE_CALL(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
-MEMO_DEVICE_CALL(host_free, (void* address), (address))
+MEMO_DEVICE_END(host_free, (void* address), (address))
 MEMO_DEVICE_CALL(memory_info, (int64_t * free_bytes, int64_t* total_bytes),
                  (free_bytes, total_bytes))
 MEMO_DEVICE_CALL(stream_create, (const char* name, int32_t priority, memo_stream* stream),
                  (name, priority, stream))
-MEMO_DEVICE_CALL(stream_destroy, (memo_stream stream), (stream))
+MEMO_DEVICE_END(stream_destroy, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(stream_synchronize, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(event_create, (memo_event * event), (event))
-MEMO_DEVICE_CALL(event_destroy, (memo_event event), (event))
+MEMO_DEVICE_END(event_destroy, (memo_event event), (event))
 MEMO_DEVICE_CALL(event_record, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_wait, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_query, (memo_event event, int32_t* is_done), (event, is_done))
@@ -654,19 +662,21 @@ MEMO_DEVICE_CALL(copy_rows,
 MEMO_DEVICE_CALL(fill, (memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes),
                  (stream, address, byte_value, size_bytes))
 MEMO_DEVICE_CALL(launch_host, (memo_stream stream, memo_host_call* call), (stream, call))
+#undef MEMO_DEVICE_AS
 #undef MEMO_DEVICE_CALL
+#undef MEMO_DEVICE_END
 #undef MEMO_LIST
-MEMO_FUNCTION memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
+MEMO_TRY_CALL memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
-MEMO_FUNCTION memo_status memo_device_status(const memo_device* device, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_device_status(const memo_device* device, memo_error* error) {
     return device->status(device->context, error);
 }
 /* Does nothing unless a recorder listens. */
-MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream stream,
+MEMO_TRY_CALL memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }
@@ -723,7 +733,7 @@ typedef struct memo_arena memo_arena;
 /* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
  * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and, if
  * the device tells, the free bytes), OUT_OF_HOST_MEMORY, the device's. */
-MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
+MEMO_TRY memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
 /* Frees the arena's memory.  First synchronize the streams that use this memory. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
@@ -731,29 +741,29 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
  * may be freed.  Errors: INVALID_STATE (a micro-batch is open, or buffers live that the plan frees
  * before the first micro-batch); while recording, the device's. */
-MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
+MEMO_TRY memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE (no micro-batch is open). */
-MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
+MEMO_TRY memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 
 /* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream; not
  * read in replay.  Errors: INVALID_ARGUMENT (size, stream), INVALID_STATE, DIVERGED (another
  * request than planned); while recording, the device's; with bought waits, the device's. */
-MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
+MEMO_TRY memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects these bytes.  While
  * recording, the memory returns to the device: synchronize first (chapter 4).  Errors:
  * INVALID_ARGUMENT (no live buffer has this address); the device's. */
-MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
+MEMO_TRY memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay these calls do
  * nothing. */
-MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
+MEMO_TRY memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
                                     memo_error* error);
-MEMO_API memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
                                        memo_error* error);
-MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream,
                                      memo_error* error);
-MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
+MEMO_TRY memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
 MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
 
@@ -787,17 +797,17 @@ typedef struct memo_host_device_stats {
 
 #define MEMO_HOST_ARGS_BYTES 640
 
-MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
+MEMO_TRY memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
 /* Enqueues function(args); the thread of stream runs it.  args are copied: at most
  * MEMO_HOST_ARGS_BYTES. */
-MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                              memo_host_function function, const void* args,
                                              int64_t args_bytes, memo_error* error);
 /* Enqueues an operation that takes duration_s and uses no processor. */
-MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
 MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 
@@ -1063,20 +1073,20 @@ typedef struct memo_swap_stats {
 typedef struct memo_swap memo_swap;
 
 /* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+MEMO_TRY memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
 /* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+MEMO_TRY memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits). */
-MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+MEMO_TRY memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
  * spill_directory, no room for it, or its trial failed); UNSUPPORTED (layers spill, but the device
  * has no launch_host). */
-MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
+MEMO_TRY memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
 /* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
@@ -1085,26 +1095,26 @@ MEMO_API void memo_swap_destroy(memo_swap* swap);
  * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
  * and end for them too.  is_forward_only: no backward follows, and only HANDED rows are moved.
  * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
-MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
+MEMO_TRY memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                         memo_error* error);
 
 /* Call begin and end around each layer, and enqueue its work on the compute stream in between:
  * forwards in order 0, 1, ..., n-1, then backwards in reverse, then the next micro-batch.
  * Errors: INVALID_STATE (wrong order), the device's. */
-MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
 /* Sets the rows of ROUTED and ROUTED_ROWS tensors in the step whose forward is open, at most once
  * and before their addresses are used; without this call there are none.  One layer may be open.
  * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
  * INVALID_STATE. */
-MEMO_API memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+MEMO_TRY memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
                                           memo_error* error);
 /* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
  * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
  * a failed call no other wait may cover its copies.  Errors: the device's. */
-MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
+MEMO_TRY memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
  * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
@@ -1117,7 +1127,7 @@ MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronize first to read stall times.  Errors: the device's. */
-MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
+MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
 /* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */
@@ -1324,6 +1334,13 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* 
     if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
                          least, most);
+}
+
+/* Errors: INVALID_ARGUMENT, "CALL: ARGUMENT: NULL; pass one". */
+MEMOI MEMOB_NOINLINE memo_status memob_check_given(const char* call, const char* argument,
+                                                   const void* pointer, memo_error* error) {
+    if (pointer) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s: %s: NULL; pass one", call, argument);
 }
 
 /* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
@@ -1714,6 +1731,13 @@ const char* memo_status_name(memo_status status) {
                                         "communication error"};
     return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
 }
+
+/* A call whose status changes nothing: what follows has an error already, or ends. */
+#define MEMOB_IGNORE(call)                                                                         \
+    do {                                                                                           \
+        const memo_status ignored = (call);                                                        \
+        (void)ignored;                                                                             \
+    } while (0)
 
 memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
     if (error) {
@@ -5894,7 +5918,7 @@ MEMOI void memob_engine_release(memob_engine* e) {
     /* Copies use the memory below, so wait for them first. */
     for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!e->streams[i]) continue;
-        memo_stream_synchronize(device, e->streams[i], NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
     }
     memob_spill_destroy(&e->file);

@@ -91,7 +91,7 @@ typedef struct memo_plan_desc {
  * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
  * lp_solve, with unlike alignments, or with too many pairs of buffers). */
-MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
@@ -147,8 +147,8 @@ typedef struct memo_profile {
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
  *   file BYTES WRITE READ */
-MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
-MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+MEMO_TRY memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
 
 /* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
@@ -248,12 +248,12 @@ typedef struct memo_swap_plan {
  * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
  * tensor the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
 /* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
  * smallest plan needs); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
@@ -750,26 +750,26 @@ typedef struct memo_step_plan {
  * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
  * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
  * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
 /* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
  * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
-MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
-MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
 /* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
  * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
  * the three; a policy that may need times takes outputs or `measuring` in any case. */
-MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
@@ -786,7 +786,7 @@ MEMO_API void memo_session_destroy(memo_session* session);
  * that reads a layer that has ended, and gradients that are zeroed in the wrong slice.  Errors:
  * INVALID_ARGUMENT (the output, layer and number that differ first, and in which run; or nothing to
  * compare); INFEASIBLE (a kept step does not fit); errors of the calls above. */
-MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
@@ -797,9 +797,9 @@ MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
  * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
  * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
  * tensors or other requests); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
-MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                          memo_step_plan** plan, memo_error* error);
 
 /* A micro-batch.  All zero: all rows, forward and backward. */
@@ -813,13 +813,13 @@ typedef struct memo_batch {
 
 /* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
  * open micro-batch it returns INVALID_STATE, and changes nothing. */
-MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
-MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
 MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
@@ -873,15 +873,15 @@ MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t 
  * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
  * error in a step, run the step again.  States keep their bytes, unless the error says that the
  * update has changed some layers: then write all states. */
-MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
-MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
  * micro-batches.  Errors: as memo_session_update. */
-MEMO_API memo_status memo_session_fill_states(memo_session* session,
+MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                               void (*fill)(void* user, memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
@@ -891,13 +891,14 @@ MEMO_API memo_status memo_session_fill_states(memo_session* session,
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
  * the device's. */
-MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);
-MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
-/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
+ * message NULL: the name of the status. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
@@ -8969,7 +8970,11 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
-    (void)memo_error_set(&s->call_error, status, "%s", message ? message : "");
+    if (message && message[0])
+        (void)memo_error_set(&s->call_error, status, "%s", message);
+    else
+        (void)memo_error_set(&s->call_error, status, "memo_session_fail: %s, without a message",
+                             memo_status_name(status));
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -9278,7 +9283,9 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
-    const int has_gradients = s->states && s->states->layers[0].has_gradients;
+    int has_gradients;
+    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
+    has_gradients = s->states && s->states->layers[0].has_gradients;
     if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
                           s->is_running ? "a micro-batch is open; end it first"
@@ -9313,9 +9320,10 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
 memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
-    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
+    void (*update)(void*, memo_session*, int32_t);
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
     if (status || !s->states) return status;
+    update = s->desc.update;
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
@@ -9341,6 +9349,9 @@ memo_status memo_session_fill_states(memo_session* s,
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
+                          s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!s->states || s->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
                               s->states ? "states are read and written between micro-batches"
@@ -9975,12 +9986,13 @@ MEMOI void memoi_inspector_enter_shape(memo_session* s) {
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    const memo_session_buffer* b = s->buffers + buffer;
+    const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
+    b = s->buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
@@ -10278,6 +10290,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
+    if (memob_check_given("memo_session_end", "session", s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running && !s->error.status)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -10516,6 +10530,8 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
+    if (memob_check_given("memo_session_run", "session", s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (s->is_running) /* which goes on */
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_run: called inside a micro-batch; call it after "
@@ -10577,7 +10593,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     memoi_inspector_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
@@ -11444,14 +11460,17 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = *desc;
+    memo_session_desc own;
     memo_session* s = NULL;
     memob_reader reader, ahead;
     memob_lines lines = {NULL, &reader, 0, error};
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status = memob_check_given("memo_step_plan_read", "desc", desc, error);
     memoi_step_plan_line line;
     memo_step_plan none;
     *plan = NULL;
+    if (status) return status;
+    own = *desc;
+    status = memob_reader_open(&reader, path, error);
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
     if (!status) status = memob_read_frame(&reader, "step-plan", 0, error);
@@ -11528,20 +11547,22 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
-    memo_status status;
+    memo_session* s = NULL;
+    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
     *session = NULL;
-    status = plan ? memoi_session_make(desc, plan, 0, session, error)
-                  : memoi_session_verdict(
-                        desc, MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first"),
-                        error);
+    if (status) return status;
+    status = memob_check_given("memo_session_open", "plan", plan, error);
+    status = status ? memoi_session_verdict(desc, status, error)
+                    : memoi_session_make(desc, plan, 0, &s, error);
+    *session = s; /* functions of the trainer may use it */
     if (!status) {
-        status = memoi_session_start(*session, error);
-        if (!status && (*session)->desc.is_checked)
-            status = memoi_inspector_create(*session, error);
+        status = memoi_session_start(s, error);
+        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
+
     if (status) {
-        memo_session_destroy(*session);
+        memo_session_destroy(s);
         *session = NULL;
     }
     return status;
@@ -11571,11 +11592,15 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
  * because sizes, times and this end are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
-    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
-    memo_session_desc own = *desc;
+    memo_session_desc own;
+    int64_t tile_rows;
     int n_fit = 0;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    own = *desc;
+    tile_rows = memob_max(desc->tile_rows, 1);
 
     for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
@@ -11998,11 +12023,14 @@ MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error)
 
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
-    memo_session_desc own = *desc;
+    memo_session_desc own;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
-    memo_status status = MEMO_STATUS_OK, given = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
+    memo_status given = MEMO_STATUS_OK;
+    if (status) return status;
+    own = *desc;
     memset(&copies, 0, sizeof copies);
     own.n_outputs = memoi_session_outputs(desc);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
@@ -12062,10 +12090,12 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
 
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {
-    memo_session_desc least = *desc;
+    memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
     *device_bytes = 0;
+    if (status) return status;
+    least = *desc;
 
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
@@ -12085,13 +12115,16 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
-    memo_session_desc first = *desc;
+    int is_alpha, is_memo;
+    memo_session_desc first;
     memo_profile* profiles;
     memo_step_plan* plan = NULL;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
+    if (status) return status;
+    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    is_memo = desc->policy == MEMO_POLICY_MEMO;
+    first = *desc;
 
     /* Times are needed only if not everything can be kept. */
     if (is_memo) first.n_outputs = memoi_session_outputs(desc);
@@ -12108,10 +12141,12 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         MEMO_FREE(profiles);
     }
     if (!status) status = memo_session_open(desc, plan, session, error);
-    if (status)
-        memo_step_plan_destroy(plan);
-    else
+    if (!status) {
         (*session)->own_plan = plan;
+        return status;
+    }
+    memo_step_plan_destroy(plan);
+    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
     return status;
 }
 

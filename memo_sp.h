@@ -192,28 +192,28 @@ typedef struct memo_comm {
 } memo_comm;
 
 /* Calls of the table.  Calls that enqueue check all arguments, and count the bytes sent. */
-MEMO_FUNCTION memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
+MEMO_TRY_CALL memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
 }
-MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
-MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
+MEMO_TRY memo_status memo_group_begin(memo_comm* comm, memo_error* error);
+MEMO_TRY memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
 /* Any message, and any collective, by arguments. */
-MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+MEMO_TRY memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
                                        const void* address, int64_t count, memo_type type,
                                        int32_t peer, memo_error* error);
-MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
+MEMO_TRY memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-MEMO_FUNCTION memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
     return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
-MEMO_FUNCTION memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+MEMO_TRY_CALL memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
     return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
-MEMO_FUNCTION memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
 /* Does nothing if comm is NULL. */
@@ -222,7 +222,7 @@ MEMO_FUNCTION void memo_comm_destroy(memo_comm* comm) {
 }
 MEMO_FUNCTION void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+MEMO_TRY_CALL memo_status memoi_collective(memo_comm* comm, memo_stream stream,
                                            memo_collective kind, const void* from, void* to,
                                            int64_t count, memo_type type, memo_reduction reduction,
                                            int32_t root, memo_error* error) {
@@ -234,7 +234,7 @@ MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
  * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
  * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
  * order. */
-MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
@@ -242,7 +242,7 @@ MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, c
 }
 /* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
  * this rank's part of to. */
-MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
@@ -250,21 +250,21 @@ MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, c
 }
 /* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
  * In place: to is this rank's part of from; the other parts keep their values. */
-MEMO_FUNCTION memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
                                               void* to, int64_t count, memo_type type,
                                               memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
                             reduction, 0, error);
 }
 /* Copies buffer from rank root to all ranks. */
-MEMO_FUNCTION memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+MEMO_TRY_CALL memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
                                          int64_t count, memo_type type, int32_t root,
                                          memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
                             MEMO_REDUCTION_SUM, root, error);
 }
 /* The stream passes the barrier after the streams of all ranks have reached the barrier. */
-MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
                             MEMO_REDUCTION_SUM, 0, error);
 }
@@ -326,7 +326,7 @@ typedef struct memo_comm_threads_desc {
 
 /* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
  * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
-MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
+MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
 #endif
@@ -393,11 +393,11 @@ typedef struct memo_comm_nccl_desc {
 
 /* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
+MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
  * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
-MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
+MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
 /* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
@@ -413,7 +413,7 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
  * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
  * the communicator works without a window; COMM. */
-MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
 #endif
@@ -445,11 +445,11 @@ typedef struct memo_mesh {
 
 /* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
  * INVALID_ARGUMENT; the message lists degrees that fit. */
-MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
+MEMO_TRY memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
 /* All ranks of world must call this with equal descs, each from its thread.  Errors: as above,
  * OUT_OF_HOST_MEMORY, and errors of split. */
-MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
+MEMO_TRY memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 
@@ -535,7 +535,7 @@ typedef struct memo_sharding {
 
 /* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
 /* Frees the memory of documents; call this once, when no copy is used.  For other kinds it does
  * nothing. */
@@ -882,12 +882,12 @@ typedef struct memo_sp_attention_tensors {
 typedef struct memo_sp_attention memo_sp_attention;
 
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+MEMO_TRY memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
                                                       memo_error* error);
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
  * the device. */
-MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
+MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
 /* Waits for the desc's stream and the engine's.  Call before the stream, the device and the
  * communicators are destroyed. */
@@ -916,7 +916,7 @@ typedef struct memo_exchange memo_exchange;
  * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
  * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
  * sharding or mask; see memo_label) may come from a later call. */
-MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
 /* Waits for the desc's stream, which may still read the documents.  Call before
@@ -939,11 +939,11 @@ MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchang
  * UNSUPPORTED (a device without row kernels, which every backward needs); COMM (a rank runs another
  * pass, which the threads back end compares); errors of the device, of memo_comm and of the local
  * attention. */
-MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
                                                memo_error* error);
-MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_exchange* exchange,
                                                 const memo_sp_attention_tensors* tensors,
                                                 memo_error* error);
@@ -1054,7 +1054,7 @@ typedef struct memo_blocks memo_blocks;
 
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
  * OUT_OF_HOST_MEMORY, and errors of the device. */
-MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
+MEMO_TRY memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
@@ -1067,8 +1067,8 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
  * rank runs another pass, or has another schedule, type or count; see memo_label); errors of the
  * functions, of comm and of the device. */
 #define MEMO_ALL_LAYERS (-1)
-MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
 
 /* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most 1. */
 typedef struct memo_share {
@@ -1148,11 +1148,11 @@ typedef struct memo_loss_tensors {
 typedef struct memo_loss memo_loss;
 
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+MEMO_TRY memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
  * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
-MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
+MEMO_TRY memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
                                       memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
@@ -1160,12 +1160,12 @@ MEMO_API void memo_loss_destroy(memo_loss* loss);
  * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
  * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
  * functions, of comm and of the device. */
-MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
+MEMO_TRY memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
  * per label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
  * errors of the device. */
-MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
+MEMO_TRY memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);
 
 /* ---- 10 scan: recurrences over ranks ------------------------------------------------------------
@@ -1232,7 +1232,7 @@ typedef struct memo_scan memo_scan;
 /* Each rank calls this independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
  * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
  * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
-MEMO_API memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
+MEMO_TRY memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
                                       memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_scan_destroy(memo_scan* scan);
@@ -1245,7 +1245,7 @@ MEMO_API void memo_scan_destroy(memo_scan* scan);
  * which compares descs and numbers of all ranks; passes compare nothing on NCCL.  Errors:
  * INVALID_ARGUMENT; errors of memo_comm.  COMM (a rank has another desc or other rows; see
  * memo_label) may come from a later call. */
-MEMO_API memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
+MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                         const int64_t* document_begins, int64_t n_documents,
                                         memo_error* error);
 
@@ -1265,18 +1265,18 @@ typedef struct memo_scan_tensors {
  * return at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs
  * another pass, which the threads back end compares); errors of the callbacks, of memo_comm and of
  * the device. */
-MEMO_API memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
+MEMO_TRY memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                                        memo_error* error);
-MEMO_API memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
+MEMO_TRY memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
                                         memo_error* error);
 /* forward sets halo (halo_rows, halo_columns): the rows before this rank's first, of one or more
  * ranks; 0 for rows of another document and before the first row of all ranks.  backward adds the
  * gradients d_halo to d_rows of the ranks that own the rows.  rows and d_rows have this rank's
  * rows.  A call is for one sequence.  Threads, stream and errors as above; INVALID_STATE also if
  * halo_rows is 0. */
-MEMO_API memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
+MEMO_TRY memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                             memo_error* error);
-MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
+MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
                                              memo_error* error);
 
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
@@ -1509,12 +1509,12 @@ typedef struct memo_reduce_desc {
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a
  * stride shorter than a row; an address that is NULL or not aligned to its element; sizes above
  * 2^62), UNSUPPORTED (the device has no row kernels), the device's. */
-MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const void* desc, memo_error* error);
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
  * NaN or +inf, which a GPU cannot report: NaN makes the output of the head NaN, +inf makes the
  * output 0 and the LSE +inf. */
-MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
+MEMO_TRY memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
 /* A desc of any kind, as a device's row_kernel gets it: valid, with each 0 replaced by its
  * default. */
 typedef union memo_row_desc {
@@ -1580,7 +1580,7 @@ typedef struct memo_routing {
  * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
  * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
  * rank has another desc; see memo_label) may come from a later call. */
-MEMO_API memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
+MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_experts_destroy(memo_experts* experts);
@@ -1589,19 +1589,19 @@ MEMO_API void memo_experts_destroy(memo_experts* experts);
  * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
  * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
  * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
-MEMO_API memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
+MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
 /* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
  * INFEASIBLE, as above. */
-MEMO_API memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
+MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
                                           memo_routing* routing, memo_error* error);
 /* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
  * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
  * compares); errors of memo_comm and of the device. */
-MEMO_API memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
+MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
                                    memo_type type, memo_error* error);
-MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
+MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
                                   const void* received, void* rows, int64_t row_elements,
                                   memo_type type, memo_error* error);
 
@@ -3141,16 +3141,16 @@ MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
         const memoi_threads_rank* peer = &me->group->ranks[r];
         const int has_taken = !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
         if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) continue;
-        if (has_taken) (void)memo_event_synchronize(peer->device, ways[r].copied, NULL);
+        if (has_taken) MEMOB_IGNORE(memo_event_synchronize(peer->device, ways[r].copied, NULL));
         for (int turn = 0; turn < 2 && me->has_met; turn++)
-            (void)memo_event_synchronize(peer->device, peer->met[turn], NULL);
+            MEMOB_IGNORE(memo_event_synchronize(peer->device, peer->met[turn], NULL));
     }
     memoi_threads_end_work(me, MEMOI_LANE_CALLER);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
     if (me->posted) { /* the flag of memoi_threads_launch */
-        (void)memo_stream_synchronize(me->device, me->stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(me->device, me->stream, NULL));
         memoi_threads_end_work(me, MEMOI_LANE_CALLER);
     }
     memoi_threads_await_idle(me->group);
@@ -5334,7 +5334,8 @@ typedef struct memoi_target {
 MEMOI void memoi_target_close(memoi_target* target) {
     const memo_device* device = target->device;
     for (int32_t i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
-        if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
+        if (target->streams[i])
+            MEMOB_IGNORE(memo_stream_synchronize(device, target->streams[i], NULL));
     for (int32_t i = 0; i < target->n_events && device; i++)
         if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
     for (int32_t i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
@@ -7470,18 +7471,27 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
                                  memo_exchange** result, memo_error* error) {
-    memo_exchange* plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
-    const memo_status status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
-                                    : memob_no_memory(error, "the plan of an exchange");
-    if (status) memo_exchange_destroy(plan);
-    *result = status ? NULL : plan;
+    memo_exchange* plan;
+    memo_status status = memob_check_given("memo_exchange_create", "attention", attention, error);
+    if (!status) status = memob_check_given("memo_exchange_create", "desc", desc, error);
+    *result = NULL;
+    if (status) return status;
+    plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
+    status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
+                  : memob_no_memory(error, "the plan of an exchange");
+    if (status)
+        memo_exchange_destroy(plan);
+    else
+        *result = plan;
     return status;
 }
 
 void memo_exchange_destroy(memo_exchange* plan) {
     if (!plan) return;
-    memo_stream_synchronize(plan->attention->target.device, /* it may still read the runs */
-                            plan->attention->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    /* It may still read the runs. */
+    MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
+                                         plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
+                                         NULL));
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -7806,10 +7816,17 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
+    const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
-    memo_label agreed = plan->agreed;
-    memo_status status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
+    memo_label agreed;
+    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
+    if (memob_check_given(call, "attention", a, error) ||
+        memob_check_given(call, "exchange", plan, error) ||
+        memob_check_given(call, "tensors", tensors, error))
+        return status;
+    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
     if (status) return status;
+    agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
     walk.target.agreed = &agreed;

@@ -148,7 +148,7 @@ typedef struct fixed_plan {
 static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
     memo_swap_sizes sizes;
     desc->n_host_layers = 0;
-    if (desc->spill_directory) (void)memo_swap_desc_fit_host(desc, host_bytes, &error);
+    if (desc->spill_directory && memo_swap_desc_fit_host(desc, host_bytes, &error)) return 0;
     check(memo_swap_desc_get_sizes(desc, &sizes, &error));
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }

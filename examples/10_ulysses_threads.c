@@ -103,10 +103,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     status = memo_sp_attention_create(&desc, &attention, error);
     if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
     if (!status) status = memo_sp_attention_forward(attention, exchange, &t, error);
-    if (status)
-        memo_stream_synchronize(d, r->stream, NULL); /* operations that have begun must end */
-    else
-        status = memo_stream_synchronize(d, r->stream, error);
+    /* Operations that have begun must end, also after an error. */
+    memo_status ended = memo_stream_synchronize(d, r->stream, status ? NULL : error);
+    if (!status) status = ended;
     memo_sharding_gather(&desc.sharding, r->comm->rank, 1, sizeof out[0], memory[3], out);
     if (!status && r->comm->rank == 0)
         printf("rank 0 holds %d tokens, works on %d tokens of %d heads, and sends %d bytes\n",

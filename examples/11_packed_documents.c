@@ -135,7 +135,9 @@ static memo_status train(thread_rank* r, memo_error* error) {
         status = train_batch(r, s, batch, error);
     if (!status && r->comm->rank == 0) status = check_schedule(recorder, error);
 
-    memo_stream_synchronize(r->device, r->stream, NULL); /* operations that have begun must end */
+    /* Operations that have begun must end, also after an error. */
+    memo_status ended = memo_stream_synchronize(r->device, r->stream, status ? NULL : error);
+    if (!status) status = ended;
     memo_exchange_destroy(s->exchange);
     memo_sp_attention_destroy(s->attention);
     memo_recorder_destroy(recorder);

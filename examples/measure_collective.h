@@ -57,7 +57,7 @@ static memo_status measure_collective(memo_comm* comm, const memo_device* device
     void* x = NULL;
     int64_t n_bytes = 8;
     int32_t j;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = MEMO_STATUS_OK, ended;
     memset(&call, 0, sizeof call);
     call.kind = kind;
     call.type = type;
@@ -84,7 +84,8 @@ static memo_status measure_collective(memo_comm* comm, const memo_device* device
             status = measure_collective_slowest(comm, device, stream, x, &measured_s[k], error);
     }
 
-    if (status) (void)memo_stream_synchronize(device, stream, NULL);
+    ended = memo_stream_synchronize(device, stream, status ? NULL : error);
+    if (!status) status = ended;
     for (int32_t k = 0; k < 2; k++)
         if (events[k]) (void)memo_event_destroy(device, events[k], NULL);
     if (x) (void)memo_device_free(device, x, NULL);

@@ -74,32 +74,32 @@ typedef struct memo_hooks_stats {
 typedef struct memo_hooks memo_hooks;
 
 /* Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
+MEMO_TRY memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error);
 /* Waits for the copies.  Synchronize the compute stream first. */
 MEMO_API void memo_hooks_destroy(memo_hooks* hooks);
 
 /* Begins a micro-batch, and abandons an open micro-batch.  Errors: the device's. */
-MEMO_API memo_status memo_hooks_begin(memo_hooks* hooks, memo_error* error);
+MEMO_TRY memo_status memo_hooks_begin(memo_hooks* hooks, memo_error* error);
 /* Ends a micro-batch and all tokens, and makes the plan.  Without a plan, the next micro-batch is
  * recorded.  Errors: INFEASIBLE (with bytes that are enough), INVALID_STATE, OUT_OF_HOST_MEMORY,
  * the device's. */
-MEMO_API memo_status memo_hooks_end(memo_hooks* hooks, memo_error* error);
+MEMO_TRY memo_status memo_hooks_end(memo_hooks* hooks, memo_error* error);
 /* Begins a layer, and ends the layer before; -1: outside of layers.  No effect in the backward, and
  * for the layer that is open.  Errors: INVALID_STATE (wrong order), the device's. */
-MEMO_API memo_status memo_hooks_set_layer(memo_hooks* hooks, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_hooks_set_layer(memo_hooks* hooks, int32_t layer, memo_error* error);
 /* Pack a tensor once, though several operations save it.  Errors: INVALID_ARGUMENT, INVALID_STATE
  * (no micro-batch; is_checked: computed from bytes that nobody may read), OUT_OF_HOST_MEMORY, the
  * device's. */
-MEMO_API memo_status memo_hooks_pack(memo_hooks* hooks, void* address, int64_t size_bytes,
+MEMO_TRY memo_status memo_hooks_pack(memo_hooks* hooks, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error);
 /* Fills addresses[0 .. n): where the bytes of tokens are, for work on the compute stream, until the
  * next call.  Errors: INVALID_ARGUMENT (token), INVALID_STATE (a lower layer has the place;
  * is_checked: the bytes changed), OUT_OF_HOST_MEMORY (the first micro-batch), the device's. */
-MEMO_API memo_status memo_hooks_unpack(memo_hooks* hooks, const int64_t* tokens, int64_t n,
+MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* hooks, const int64_t* tokens, int64_t n,
                                        void** addresses, memo_error* error);
 /* is_checked: did the trainer recompute the bytes of token at address?  Errors: as above. */
-MEMO_API memo_status memo_hooks_compare(memo_hooks* hooks, int64_t token, void* address,
+MEMO_TRY memo_status memo_hooks_compare(memo_hooks* hooks, int64_t token, void* address,
                                         memo_error* error);
 MEMO_API void memo_hooks_get_stats(const memo_hooks* hooks, memo_hooks_stats* stats);
 
@@ -466,7 +466,7 @@ MEMOI memo_status memoi_hooks_take_record(memo_hooks* h, memo_error* error) {
 
 /* --- calls --- */
 
-MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
+MEMO_TRY memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error) {
     memo_hooks* h;
     memo_status status;
@@ -497,7 +497,7 @@ MEMO_API void memo_hooks_destroy(memo_hooks* h) {
     MEMO_FREE(h);
 }
 
-MEMO_API memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
+MEMO_TRY memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
     memo_status status = h->swap && h->n_begun ? memo_swap_abandon(h->swap, error) : MEMO_STATUS_OK;
     if (status) return status;
     h->n_tensors = h->layer_begin = h->plan_begin = 0;
@@ -511,7 +511,7 @@ MEMO_API memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
     return status;
 }
 
-MEMO_API memo_status memo_hooks_set_layer(memo_hooks* h, int32_t layer, memo_error* error) {
+MEMO_TRY memo_status memo_hooks_set_layer(memo_hooks* h, int32_t layer, memo_error* error) {
     const int32_t n = h->n_swap_layers;
     memo_status status = memoi_hooks_check(h, NULL, NULL, error);
     if (status || h->is_backward || layer == h->layer) return status;
@@ -553,7 +553,7 @@ MEMOI memo_status memoi_hooks_move(memo_hooks* h, memoi_hooks_tensor* t, char* a
                                             : memoi_hooks_poison(h, address, t->size_bytes, error);
 }
 
-MEMO_API memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
+MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error) {
     const int is_in_layer = h->layer >= 0 && !h->is_backward;
     memo_status status = memoi_hooks_check(h, NULL, NULL, error);
@@ -632,7 +632,7 @@ MEMOI memo_status memoi_hooks_record(memo_hooks* h, const int64_t* tokens, int64
     return MEMO_STATUS_OK;
 }
 
-MEMO_API memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int64_t n,
+MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int64_t n,
                                        void** addresses, memo_error* error) {
     memoi_hooks_tensor* t = NULL;
     int32_t low = INT32_MAX, high = -1;
@@ -670,7 +670,7 @@ MEMO_API memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int
     return status;
 }
 
-MEMO_API memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* address,
+MEMO_TRY memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* address,
                                         memo_error* error) {
     memoi_hooks_tensor* t = NULL;
     memo_status status = memoi_hooks_check(h, &token, &t, error);
@@ -689,7 +689,7 @@ MEMOI void memoi_hooks_report(memo_hooks* h) {
     if (n) memoi_hooks_say(h, first, "was never unpacked", n - 1, NULL);
 }
 
-MEMO_API memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
+MEMO_TRY memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     const int had_backward = h->is_backward;
     memo_status status = memo_hooks_set_layer(h, -1, error);
     if (!status && had_backward) status = memoi_hooks_turn(h, -1, -1, error);

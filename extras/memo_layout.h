@@ -319,7 +319,7 @@ typedef struct memo_parallel_prediction {
  *   key/value heads divide, if kv_heads_must_divide is set.
  * Errors: INFEASIBLE with the reason in words; INVALID_ARGUMENT naming the field of desc.  A layout
  * that does not fit in memory is not an error. */
-MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+MEMO_TRY memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                            const memo_parallel_layout* layout,
                                            memo_parallel_prediction* prediction, memo_error* error);
 
@@ -340,7 +340,7 @@ typedef struct memo_parallel_list {
  * list may have none that fits.
  * Errors: INVALID_ARGUMENT naming the field, and for more than 1,000,000 layouts;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+MEMO_TRY memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
@@ -391,12 +391,12 @@ typedef struct memo_degrees_problem {
 
 /* Checks what memo_degrees_solve checks first: every time is 0 to 1e9 s, sums of bytes stay below
  * 2^62, boundary_degree is in degrees.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_degrees_problem_check(const memo_degrees_problem* problem,
+MEMO_TRY memo_status memo_degrees_problem_check(const memo_degrees_problem* problem,
                                                 memo_error* error);
 
 /* Computes time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.
  * Errors: INVALID_ARGUMENT naming the block. */
-MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
+MEMO_TRY memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            const int32_t* block_degrees, double* step_s,
                                            int64_t* memory_bytes, memo_error* error);
 
@@ -413,7 +413,7 @@ typedef struct memo_degrees_plan {
  * best plan found, and step_s / lower_bound_s - 1 bounds the loss.  Errors: INVALID_ARGUMENT (a
  * negative cost; boundary_degree not among degrees), INFEASIBLE (the message states how much memory
  * the smallest plan needs), OUT_OF_HOST_MEMORY; then both are undefined. */
-MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
+MEMO_TRY memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
                                         int32_t* block_degrees, memo_degrees_plan* plan,
                                         memo_error* error);
 
@@ -422,9 +422,9 @@ MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, dou
 /* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
  * a checksum; the first and last line are optional.  Free *block_degrees with memo_degrees_free.
  * Errors: INVALID_ARGUMENT; IO; FORMAT, VERSION with error->line. */
-MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
+MEMO_TRY memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
                                         const char* path, memo_error* error);
-MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+MEMO_TRY memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                                        memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 

@@ -120,24 +120,24 @@ typedef struct memo_schedule {
  * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
  * range that ends before the begin; the same stream twice in an operation; a negative size or
  * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
+MEMO_TRY memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
-MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
+MEMO_TRY memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
                                               int32_t* stream, memo_error* error);
-MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
+MEMO_TRY memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
                                             double bytes_per_s, int32_t* link, memo_error* error);
-MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
+MEMO_TRY memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
-MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
+MEMO_TRY memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
                                           memo_error* error);
-MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
+MEMO_TRY memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
                                               int32_t stream, memo_error* error);
-MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+MEMO_TRY memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
                                             memo_error* error);
-MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
+MEMO_TRY memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
                                             memo_error* error);
 /* The host waits for the latest record of event. */
-MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+MEMO_TRY memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
                                                   memo_error* error);
 
 /* In words. */
@@ -147,9 +147,9 @@ MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_
 
 /* Rename an operation (RUN), and name bytes, so that messages show the name instead of addresses.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
+MEMO_TRY memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                            memo_error* error);
-MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
+MEMO_TRY memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
                                               const char* name, memo_error* error);
 /* Writes an op in words, truncated to n_bytes, and returns buffer: `"gemm" (operation 7, on
  * compute)`, `wait for event 3 (operation 8, on compute)`. */
@@ -182,7 +182,7 @@ typedef struct memo_check {
 
 /* Creates *check, which memo_check_destroy frees.  Returns OK even if there are races: read
  * n_races.  Errors: OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
+MEMO_TRY memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
 /* Writes a race in words and returns buffer: both operations, the bytes, why no path connects both,
@@ -197,7 +197,7 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
  * memo_plan_from_trace computed.  The proof takes as long as two checks of a schedule of the
  * requests.  Errors: INVALID_ARGUMENT (the two buffers, and the stream without a wait; or the
  * plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
+MEMO_TRY memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
 /* ---- 3 simulation and comparison ------------------------------------------------------------- */
@@ -216,18 +216,18 @@ typedef struct memo_simulation {
  * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
  * Time: O(ops * streams + dependencies), times the number of links that are used.
  * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
+MEMO_TRY memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
 /* The same figures from measured times; the first start is 0.  Errors: INVALID_STATE (nothing was
  * measured), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_measured(const memo_schedule* schedule,
+MEMO_TRY memo_status memo_schedule_measured(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
 MEMO_API void memo_simulation_destroy(memo_simulation* simulation);
 
 /* Do two schedules match in kinds, names, names of streams and sizes of ranges, and does each wait
  * see the same record?  Numbers of events may differ.
  * Errors: INVALID_ARGUMENT naming the first op that differs, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
+MEMO_TRY memo_status memo_schedule_compare(const memo_schedule* promised,
                                            const memo_schedule* recorded, memo_error* error);
 
 /* ---- 4 pictures ------------------------------------------------------------------------------ */
@@ -235,17 +235,17 @@ MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
 /* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
  * (for chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
  * Errors: IO, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
+MEMO_TRY memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
                                                 memo_error* error);
-MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
+MEMO_TRY memo_status memo_schedule_write_svg(const memo_schedule* schedule,
                                              const memo_simulation* times, const char* title,
                                              const char* path, memo_error* error);
 
 /* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
  * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
  * OUT_OF_HOST_MEMORY, INVALID_STATE (no offsets). */
-MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
+MEMO_TRY memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
                                          const char* title, const char* path, memo_error* error);
 
 /* ---- 5 files of schedules -------------------------------------------------------------------- */
@@ -271,9 +271,9 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  * bytes on a link become time; nothing else is written.  If streams or events have the same name,
  * later names get a number appended; an event without a name is its number.  Paths and errors: as
  * for traces. */
-MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
+MEMO_TRY memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
-MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
+MEMO_TRY memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                          memo_error* error);
 
 /* ---- 6 recorder: what was really enqueued -------------------------------------------------------
@@ -330,7 +330,7 @@ MEMO_FUNCTION memo_access memo_writes(const void* address, int64_t size_bytes) {
         __VA_ARGS__)
 #define MEMOI_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 /* Called by the macro; n_accesses values of type memo_access follow. */
-MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
                                             const char* name, memo_error* error, int n_accesses,
                                             ...);
 
@@ -346,12 +346,12 @@ typedef struct memo_recorder_desc {
     int32_t is_timed;
 } memo_recorder_desc;
 
-MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
+MEMO_TRY memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
 /* The device that records.  Use it instead of desc->device, until destroy. */
 MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
-MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
+MEMO_TRY memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
 /* Pause and resume recording, to record only the steps of interest.  Synchronize all streams before
  * both.  Calls in between are not recorded, and resume adds a SYNC of every stream.
@@ -360,7 +360,7 @@ MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
 /* Reads measured times.  The recorder owns the schedule.  Synchronize all streams first.
  * Errors: the device's, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+MEMO_TRY memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
 
 /* ---- 7 faults: a device that fails at a call ----------------------------------------------------
@@ -443,7 +443,7 @@ typedef struct memo_swap_times {
  * from 512, host memory from 2^62, files from 2^63.  Bytes of states follow those of rows.
  * Ignored: device, streams, computes_on_host, memory and spill_directory of both descs.  Errors:
  * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+MEMO_TRY memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
 #ifdef MEMO_SP_H /* with memo_sp.h, included before */
@@ -465,7 +465,7 @@ enum { MEMO_BLOCKS_FORWARD = 1, MEMO_BLOCKS_BACKWARD = 2, MEMO_BLOCKS_WEIGHTS = 
  * block 1, part a; cF1a and so on are their collectives; end-a is where the trainer takes over.
  * The buffers of part s are bytes 2 s + 1 and 2 s + 2.  Errors: INVALID_ARGUMENT,
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
+MEMO_TRY memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
                                           const memo_block_times* times, int32_t passes,
                                           memo_schedule** schedule, memo_error* error);
 

@@ -169,6 +169,10 @@
 #define MEMO_API extern
 #endif
 
+/* Functions that can fail: compilers warn where the status is not used. */
+#define MEMO_TRY      MEMO_API __attribute__((warn_unused_result))
+#define MEMO_TRY_CALL MEMO_FUNCTION __attribute__((warn_unused_result))
+
 #ifdef __cplusplus
 extern "C" {
 #endif

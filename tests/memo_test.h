@@ -82,6 +82,12 @@ static inline int memo_test_fails(const char* file, int line, const char* condit
         if (!(condition) && memo_test_fails(__FILE__, __LINE__, #condition)) printf("\n");         \
     } while (0)
 
+/* Calls a function whose status the test does not need. */
+#define IGNORE(call)                                                                               \
+    do {                                                                                           \
+        if (call) continue;                                                                        \
+    } while (0)
+
 /* Names the case of the following checks, until another or the end of the test. */
 #define IN_CASE(...) ((void)snprintf(memo_test.case_name, sizeof memo_test.case_name, __VA_ARGS__))
 

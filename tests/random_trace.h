@@ -47,7 +47,7 @@ static memo_trace* random_trace(int64_t n, int n_streams, int64_t least_bytes, i
             }
             break;
         case 7: CHECK_OK(memo_trace_record(trace, memo_test_int(0, 3), stream, &error)); break;
-        default: memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL);
+        default: IGNORE(memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL));
         }
     }
     return trace;

@@ -1028,7 +1028,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (recorder) memo_recorder_pause(recorder);
     if (status && rank == all->failing_rank) memo_comm_abort(mesh->world);
     if (status)
-        (void)memo_stream_synchronize(device, stream, NULL);
+        IGNORE(memo_stream_synchronize(device, stream, NULL));
     else
         status = memo_stream_synchronize(device, stream, error);
     wait_for_all(all);

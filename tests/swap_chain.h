@@ -287,7 +287,7 @@ static memo_status chain_open(chain* c) {
 }
 
 static void chain_close(chain* c) {
-    if (c->compute) memo_stream_synchronize(c->device, c->compute, NULL);
+    if (c->compute) IGNORE(memo_stream_synchronize(c->device, c->compute, NULL));
     memo_swap_destroy(c->swap);
     if (c->compute) memo_stream_destroy(c->device, c->compute, NULL);
 }

@@ -283,6 +283,27 @@ late_header() { # COMPILER
         run $1 -std=gnu99 $warnings -I. -Iextras -fsyntax-only $sources/late.c
 }
 
+# Compilers warn of a call whose status is not used.  Calls that end something, or make an error, may stand alone.
+unused_status() { # COMPILER LANGUAGE STANDARD
+    alone="memo_error_set|memo_cuda_check_at"
+    grep -nE "^MEMO_(API|FUNCTION) memo_status" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h | grep -vE "$alone" && return 1
+    for call in memo_arena_end memo_session_end memo_barrier memo_event_record memo_stream_destroy; do
+        case $call in
+        memo_barrier) arguments="NULL, NULL, NULL" ;;
+        memo_event_record) arguments="NULL, NULL, NULL, NULL" ;;
+        memo_stream_destroy) arguments="device, NULL, NULL" ;;
+        *) arguments="NULL, NULL" ;;
+        esac
+        printf '#include "memo_plan.h"\n#include "memo_sp.h"\nvoid f(memo_device* device);\nvoid f(memo_device* device) { (void)device; %s(%s); }\n' \
+            $call "$arguments" >"$folder/unused.c"
+        $1 -x $2 -std=$3 -I. -Wall -S "$folder/unused.c" -o "$folder/unused.s" >"$folder/unused" 2>&1
+        case $call in
+        memo_stream_destroy) run test ! -s "$folder/unused" || { cat "$folder/unused"; return 1; } ;;
+        *) run grep -q 'warn_unused_result' "$folder/unused" || { echo "$call"; return 1; } ;;
+        esac
+    done
+}
+
 # A machine of another byte order computes the same rows: it runs a test program.
 big_endian() {
     run s390x-linux-gnu-gcc -static -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -I. -Iextras -Itests \
@@ -378,6 +399,10 @@ if has s390x-linux-gnu-gcc && has qemu-s390x; then
 else
     skip "rows on a big-endian machine" "s390x-linux-gnu-gcc or qemu-s390x is not installed; gcc-s390x-linux-gnu and qemu-user have them"
 fi
+for compiler in $c_compilers; do
+    test_is "an unused status is a warning, $compiler" unused_status $compiler c c99
+done
+[ -z "$first_cxx" ] || test_is "an unused status is a warning, $first_cxx" unused_status $first_cxx c++ c++11
 for compiler in $c_compilers; do
     test_is "-ffast-math is refused, $compiler" fast_math $compiler
 done

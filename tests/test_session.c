@@ -1624,7 +1624,7 @@ TEST(shapes_share_memory) {
                 batch.shape = (int32_t)memo_test_int(0, N_SHAPES - 1);
                 batch.n_rows = 0;
                 if (m.failing_layer < 0 && memo_session_begin(s, &batch)) /* abandons the other */
-                    (void)memo_session_end(s, NULL);
+                    IGNORE(memo_session_end(s, NULL));
                 m.failing_layer = -1;
             }
             CHECK_OK(memo_session_run(s, &batch, &error));
@@ -2101,7 +2101,7 @@ TEST(mistakes_are_found) {
 static int misuse;
 static void misused_setup(void* user, memo_session* s) {
     setup(user, s);
-    if (misuse == 1) (void)memo_session_run(s, NULL, NULL);
+    if (misuse == 1) IGNORE(memo_session_run(s, NULL, NULL));
 }
 static void misused_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
                               int64_t begin, int64_t end) {
@@ -2173,6 +2173,90 @@ TEST(misuse_is_an_error) {
     misuse = 11; /* layers 1 and 2 are open */
     CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
                 "`scratch` lives in each layer, but two layers are open");
+}
+
+/* A trainer that stores its session where memo_session_create does. */
+static memo_session* stored;
+static void storing_step(void* user, memo_session* s) {
+    stored = s;
+    step(user, s);
+}
+
+TEST(a_session_that_fails_is_null) {
+    memo_session_desc alpha;
+    own_model m;
+    tight_model(&m);
+    const int64_t tight_bytes = m.desc.device_bytes;
+    m.desc.step = storing_step;
+    open_device(&m, 1 << 20, 0);
+    m.desc.device_bytes = 512; /* measuring refuses it */
+    CHECK_ERROR(memo_session_create(&m.desc, &stored, &error), INFEASIBLE, ".device_bytes");
+    CHECK(!stored);
+    alpha = m.desc; /* opening refuses it */
+    alpha.policy = MEMO_POLICY_ALPHA;
+    alpha.has_alpha = 1;
+    alpha.alpha = 0.5;
+    CHECK_ERROR(memo_session_create(&alpha, &stored, &error), INFEASIBLE, ".device_bytes");
+    CHECK(!stored);
+    m.failing_layer = 1; /* a micro-batch that measures fails */
+    m.desc.device_bytes = tight_bytes;
+    CHECK_ERROR(memo_session_create(&m.desc, &stored, &error), DEVICE, "the trainer's own");
+    CHECK(!stored);
+}
+
+TEST(null_is_refused_by_name) {
+    memo_profile profile[MEMO_SHAPES_MAX];
+    memo_session* s = (memo_session*)&profile;
+    memo_step_plan* plan = (memo_step_plan*)&profile;
+    int64_t n_bytes;
+#define NULL_IS_REFUSED(call, argument)                                                            \
+    CHECK_ERROR(call, INVALID_ARGUMENT, ": " argument ": NULL; pass one")
+    NULL_IS_REFUSED(memo_session_create(NULL, &s, &error), "desc");
+    CHECK(!s);
+    s = (memo_session*)&profile;
+    NULL_IS_REFUSED(memo_session_open(NULL, NULL, &s, &error), "desc");
+    CHECK(!s);
+    NULL_IS_REFUSED(memo_session_plan(NULL, NULL, &plan, &error), "desc");
+    CHECK(!plan);
+    plan = (memo_step_plan*)&profile;
+    NULL_IS_REFUSED(memo_step_plan_read(NULL, "build/none", &plan, &error), "desc");
+    CHECK(!plan);
+    NULL_IS_REFUSED(memo_session_measure(NULL, profile, &error), "desc");
+    NULL_IS_REFUSED(memo_session_get_least(NULL, &n_bytes, &error), "desc");
+    NULL_IS_REFUSED(memo_session_verify(NULL, &error), "desc");
+
+    NULL_IS_REFUSED(memo_session_run(NULL, NULL, &error), "session");
+    NULL_IS_REFUSED(memo_session_end(NULL, &error), "session");
+    NULL_IS_REFUSED(memo_session_update(NULL, &error), "session");
+    NULL_IS_REFUSED(memo_session_skip_update(NULL, &error), "session");
+    NULL_IS_REFUSED(memo_session_fill_states(NULL, NULL, &error), "session");
+    NULL_IS_REFUSED(memo_session_read_state(NULL, 0, 0, 0, &n_bytes, 8, &error), "session");
+    NULL_IS_REFUSED(memo_session_write_state(NULL, 0, 0, 0, &n_bytes, 8, &error), "session");
+    CHECK_IS(memo_session_run(NULL, NULL, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+/* A number that no buffer has forms no address, which `make ubsan CC=clang` would see; an error without
+ * words has those of its status. */
+TEST(errors_of_a_session_have_words) {
+    static const int32_t numbers[] = {-1, 0, 1, INT32_MAX, INT32_MIN};
+    model m;
+    tight_model(&m);
+    memo_session* s = create(&m, NULL);
+    for (int k = 0; k < 5; k++) {
+        char text[100];
+        CHECK(memo_session_begin(s, NULL));
+        CHECK(!memo_session_get_buffer(s, numbers[k]));
+        snprintf(text, sizeof text, "buffer: out of range (%d)", (int)numbers[k]);
+        CHECK_ERROR(memo_session_end(s, &error), INVALID_ARGUMENT, text);
+    }
+    for (int k = 0; k < 2; k++) {
+        CHECK(memo_session_begin(s, NULL));
+        memo_session_fail(s, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, k ? "" : NULL);
+        CHECK_ERROR(memo_session_end(s, &error), OUT_OF_DEVICE_MEMORY,
+                    "memo_session_fail: out of device memory, without a message");
+    }
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    finish(&m, s);
 }
 
 static int32_t n_hooks[2], whole_layers; /* bit l: layer l recomputed all rows while it measured */

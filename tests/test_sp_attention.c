@@ -1959,6 +1959,16 @@ TEST(invalid_arguments_are_refused) {
          CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error),
                      INVALID_ARGUMENT,
                      "sinks: not NULL")); /* which the exchange was not made for */
+#define NULL_IS_REFUSED(call, argument)                                                            \
+    CHECK_ERROR(call, INVALID_ARGUMENT, ": " argument ": NULL; pass one")
+    NULL_IS_REFUSED(memo_sp_attention_forward(attention, NULL, &tensors, &error), "exchange");
+    NULL_IS_REFUSED(memo_sp_attention_backward(attention, NULL, &tensors, &error), "exchange");
+    NULL_IS_REFUSED(memo_sp_attention_forward(NULL, exchange, &tensors, &error), "attention");
+    NULL_IS_REFUSED(memo_sp_attention_forward(attention, exchange, NULL, &error), "tensors");
+    memo_exchange* none = exchange;
+    NULL_IS_REFUSED(memo_exchange_create(NULL, &exchange_desc, &none, &error), "attention");
+    CHECK(!none);
+    NULL_IS_REFUSED(memo_exchange_create(attention, NULL, &none, &error), "desc");
     own_attention* other = attention_of(&good);
     CHECK_ERROR(memo_sp_attention_forward(other, exchange, &tensors, &error), INVALID_ARGUMENT,
                 "another attention");

@@ -112,7 +112,7 @@ typedef struct rank_run {
 static void end_pass(rank_run* r, const faults* f, memo_stream stream, memo_status status) {
     r->n_calls = f->n_calls + f->of_device.n_calls;
     if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
-    (void)memo_stream_synchronize(r->device, stream, NULL);
+    IGNORE(memo_stream_synchronize(r->device, stream, NULL));
 }
 
 /* Everything that a trainer does from creation to synchronization. */

@@ -617,7 +617,7 @@ static memo_status plan_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
     own_step_plan* plan = NULL;
     rank_threads[i] = rank;
     memset(&rank_errors[i], 0, sizeof rank_errors[i]);
-    (void)memo_session_plan(&rank_trainers[i].desc, NULL, &plan, &rank_errors[i]);
+    IGNORE(memo_session_plan(&rank_trainers[i].desc, NULL, &plan, &rank_errors[i]));
     return MEMO_STATUS_OK;
 }
 
@@ -979,7 +979,7 @@ TEST(misused_states_of_a_session_are_errors) {
     (void)memo_session_begin(s, NULL);
     CHECK_ERROR(memo_session_write_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
                 "between micro-batches");
-    (void)memo_session_end(s, &error);
+    IGNORE(memo_session_end(s, &error));
 
     /* A plan for other states. */
     own_session* other = NULL;
@@ -1071,7 +1071,7 @@ TEST(first_values_are_filled_layer_by_layer) {
         (void)memo_session_begin(s, NULL);
         CHECK_ERROR(memo_session_fill_states(s, fill_words, &error), INVALID_STATE,
                     "memo_session_fill_states: a micro-batch is open");
-        (void)memo_session_end(s, &error);
+        IGNORE(memo_session_end(s, &error));
     }
 }
 

@@ -272,7 +272,8 @@ static inline void oases_plan_evaluate(const oases_plan_problem* problem, const 
     int64_t bytes = 0;
     for (int i = 0; i < degrees.n_blocks; i++) block_degrees[i] = oases_degrees[degree[i]];
     *cost_s = 0;
-    (void)memo_degrees_evaluate(&degrees, block_degrees, cost_s, &bytes, NULL);
+    if (memo_degrees_evaluate(&degrees, block_degrees, cost_s, &bytes, NULL))
+        *cost_s = INFINITY; /* no plan has degrees that the problem lacks */
     *memory_bytes = (double)bytes;
 }
 static inline double oases_plan_memory(const oases_plan_problem* problem, const int* degree) {

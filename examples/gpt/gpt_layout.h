@@ -215,7 +215,7 @@ static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh)
     desc.ring = config->ring;
     desc.ulysses = config->ulysses;
     desc.n_tokens = config->sequence;
-    memo_sharding_make(&desc, &share.layout, NULL);
+    if (memo_sharding_make(&desc, &share.layout, NULL)) return share; /* the config is valid */
     /* A slice of a sequence over ranks is shared by all of them.  gpt_check_slices sees whether it
      * can be. */
     desc.slice_tokens = config->slice_rows * gpt_degree(config->ring) * gpt_degree(config->ulysses);

@@ -337,7 +337,8 @@ static void gpt_capture_step(gpt_model* model) {
     if (!model->status) return;
     gpt_destroy_graph(model);
     memo_session_get_info(model->session, &info);
-    if (info.swap) (void)memo_swap_abandon(info.swap, NULL);
+    if (info.swap) status = memo_swap_abandon(info.swap, NULL);
+    (void)status; /* the first error is kept */
 }
 
 /* The first step takes calls, the second is captured. */

@@ -68,6 +68,13 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* 
                          least, most);
 }
 
+/* Errors: INVALID_ARGUMENT, "CALL: ARGUMENT: NULL; pass one". */
+MEMOI MEMOB_NOINLINE memo_status memob_check_given(const char* call, const char* argument,
+                                                   const void* pointer, memo_error* error) {
+    if (pointer) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s: %s: NULL; pass one", call, argument);
+}
+
 /* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
 MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* field,
                                                   double bytes_per_s, memo_error* error) {

@@ -98,7 +98,7 @@ MEMOI void memob_engine_release(memob_engine* e) {
     /* Copies use the memory below, so wait for them first. */
     for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!e->streams[i]) continue;
-        memo_stream_synchronize(device, e->streams[i], NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
     }
     memob_spill_destroy(&e->file);

@@ -19,6 +19,13 @@ const char* memo_status_name(memo_status status) {
     return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
 }
 
+/* A call whose status changes nothing: what follows has an error already, or ends. */
+#define MEMOB_IGNORE(call)                                                                         \
+    do {                                                                                           \
+        const memo_status ignored = (call);                                                        \
+        (void)ignored;                                                                             \
+    } while (0)
+
 memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;

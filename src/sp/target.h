@@ -41,7 +41,8 @@ typedef struct memoi_target {
 MEMOI void memoi_target_close(memoi_target* target) {
     const memo_device* device = target->device;
     for (int32_t i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
-        if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
+        if (target->streams[i])
+            MEMOB_IGNORE(memo_stream_synchronize(device, target->streams[i], NULL));
     for (int32_t i = 0; i < target->n_events && device; i++)
         if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
     for (int32_t i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)

@@ -174,16 +174,16 @@ MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
         const memoi_threads_rank* peer = &me->group->ranks[r];
         const int has_taken = !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
         if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) continue;
-        if (has_taken) (void)memo_event_synchronize(peer->device, ways[r].copied, NULL);
+        if (has_taken) MEMOB_IGNORE(memo_event_synchronize(peer->device, ways[r].copied, NULL));
         for (int turn = 0; turn < 2 && me->has_met; turn++)
-            (void)memo_event_synchronize(peer->device, peer->met[turn], NULL);
+            MEMOB_IGNORE(memo_event_synchronize(peer->device, peer->met[turn], NULL));
     }
     memoi_threads_end_work(me, MEMOI_LANE_CALLER);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
     if (me->posted) { /* the flag of memoi_threads_launch */
-        (void)memo_stream_synchronize(me->device, me->stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(me->device, me->stream, NULL));
         memoi_threads_end_work(me, MEMOI_LANE_CALLER);
     }
     memoi_threads_await_idle(me->group);

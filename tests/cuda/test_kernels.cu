@@ -311,7 +311,7 @@ static void peers_run(peer* peers, int n_rounds) {
                 p->n_rounds += !status;
             }
             if (status) memo_comm_abort(p->comm);
-            (void)memo_stream_synchronize(p->device, p->stream, NULL);
+            IGNORE(memo_stream_synchronize(p->device, p->stream, NULL));
         });
     for (std::thread& thread : threads) thread.join();
 }

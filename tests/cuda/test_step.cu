@@ -274,7 +274,7 @@ model::model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
 }
 
 model::~model() {
-    if (compute) memo_stream_synchronize(device, compute, NULL);
+    if (compute) IGNORE(memo_stream_synchronize(device, compute, NULL));
     memo_swap_destroy(swap);
     if (compute) memo_stream_destroy(device, compute, NULL);
     memo_recorder_destroy(recorder);

@@ -78,7 +78,7 @@ typedef struct memo_cuda_device_stats {
 
 /* Errors: UNSUPPORTED (no GPU, no driver, no such ordinal; phantom memory on a GPU without virtual
  * memory management), INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
-MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
+MEMO_TRY memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for the GPU and frees all memory allocated through the table.  Does not return while an
  * NCCL kernel waits for a lost peer: call memo_comm_abort first.  Streams and events are CUDA's;
@@ -97,7 +97,7 @@ MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* neve
  * memo_comm_create_threads: memory of device_alloc, unless is_exportable.  Call this once.  Errors:
  * INVALID_ARGUMENT (a device that is not from memo_cuda_device_create), UNSUPPORTED (GPUs that
  * cannot reach each other), DEVICE. */
-MEMO_API memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
+MEMO_TRY memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
                                             memo_error* error);
 
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }

@@ -6,6 +6,6 @@
 
 #ifdef MEMO_SP_H
 /* Enqueues a kernel on stream, which belongs to the current GPU.  Errors: as memo_row_kernel. */
-MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
+MEMO_TRY memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
                                           memo_error* error);
 #endif

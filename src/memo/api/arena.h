@@ -51,7 +51,7 @@ typedef struct memo_arena memo_arena;
 /* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
  * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and, if
  * the device tells, the free bytes), OUT_OF_HOST_MEMORY, the device's. */
-MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
+MEMO_TRY memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
 /* Frees the arena's memory.  First synchronize the streams that use this memory. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
@@ -59,28 +59,28 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
  * may be freed.  Errors: INVALID_STATE (a micro-batch is open, or buffers live that the plan frees
  * before the first micro-batch); while recording, the device's. */
-MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
+MEMO_TRY memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE (no micro-batch is open). */
-MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
+MEMO_TRY memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 
 /* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream; not
  * read in replay.  Errors: INVALID_ARGUMENT (size, stream), INVALID_STATE, DIVERGED (another
  * request than planned); while recording, the device's; with bought waits, the device's. */
-MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
+MEMO_TRY memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects these bytes.  While
  * recording, the memory returns to the device: synchronize first (chapter 4).  Errors:
  * INVALID_ARGUMENT (no live buffer has this address); the device's. */
-MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
+MEMO_TRY memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay these calls do
  * nothing. */
-MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
+MEMO_TRY memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
                                     memo_error* error);
-MEMO_API memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
                                        memo_error* error);
-MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream,
                                      memo_error* error);
-MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
+MEMO_TRY memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
 MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);

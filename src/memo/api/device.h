@@ -162,23 +162,27 @@ typedef struct memo_device {
  * ..., error), and so is memo_NAME for each other NAME, but for memo_device_status (status),
  * memo_annotate, memo_event_create_untimed and memo_row_kernel. */
 #define MEMO_LIST(...) __VA_ARGS__
-#define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
-    MEMO_FUNCTION memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,     \
-                                              memo_error* error) {                                 \
+#define MEMO_DEVICE_AS(linkage, function, parameters, arguments)                                   \
+    linkage memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,           \
+                                        memo_error* error) {                                       \
         return device->function(device->context, MEMO_LIST arguments, error);                      \
     }
+#define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments)
+#define MEMO_DEVICE_END(function, parameters, arguments)                                           \
+    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments)
 MEMO_DEVICE_CALL(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
-MEMO_DEVICE_CALL(device_free, (void* address), (address))
+MEMO_DEVICE_END(device_free, (void* address), (address))
 MEMO_DEVICE_CALL(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
-MEMO_DEVICE_CALL(host_free, (void* address), (address))
+MEMO_DEVICE_END(host_free, (void* address), (address))
 MEMO_DEVICE_CALL(memory_info, (int64_t * free_bytes, int64_t* total_bytes),
                  (free_bytes, total_bytes))
 MEMO_DEVICE_CALL(stream_create, (const char* name, int32_t priority, memo_stream* stream),
                  (name, priority, stream))
-MEMO_DEVICE_CALL(stream_destroy, (memo_stream stream), (stream))
+MEMO_DEVICE_END(stream_destroy, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(stream_synchronize, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(event_create, (memo_event * event), (event))
-MEMO_DEVICE_CALL(event_destroy, (memo_event event), (event))
+MEMO_DEVICE_END(event_destroy, (memo_event event), (event))
 MEMO_DEVICE_CALL(event_record, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_wait, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_query, (memo_event event, int32_t* is_done), (event, is_done))
@@ -196,19 +200,21 @@ MEMO_DEVICE_CALL(copy_rows,
 MEMO_DEVICE_CALL(fill, (memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes),
                  (stream, address, byte_value, size_bytes))
 MEMO_DEVICE_CALL(launch_host, (memo_stream stream, memo_host_call* call), (stream, call))
+#undef MEMO_DEVICE_AS
 #undef MEMO_DEVICE_CALL
+#undef MEMO_DEVICE_END
 #undef MEMO_LIST
-MEMO_FUNCTION memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
+MEMO_TRY_CALL memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
-MEMO_FUNCTION memo_status memo_device_status(const memo_device* device, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_device_status(const memo_device* device, memo_error* error) {
     return device->status(device->context, error);
 }
 /* Does nothing unless a recorder listens. */
-MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream stream,
+MEMO_TRY_CALL memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }

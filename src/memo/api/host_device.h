@@ -29,17 +29,17 @@ typedef struct memo_host_device_stats {
 
 #define MEMO_HOST_ARGS_BYTES 640
 
-MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
+MEMO_TRY memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
 /* Enqueues function(args); the thread of stream runs it.  args are copied: at most
  * MEMO_HOST_ARGS_BYTES. */
-MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                              memo_host_function function, const void* args,
                                              int64_t args_bytes, memo_error* error);
 /* Enqueues an operation that takes duration_s and uses no processor. */
-MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
 MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 

@@ -78,7 +78,7 @@ typedef struct memo_plan {
 } memo_plan;
 
 /* A problem of n_buffers, all zero except alignment_bytes (0: 1).  Fill buffers, then plan. */
-MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
+MEMO_TRY memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                                       memo_plan** plan, memo_error* error);
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
@@ -89,23 +89,23 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
  * 2^40), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
+MEMO_TRY memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
 /* Sorts buffers by begin, with gaps, holds and waits.  Checks all of these; a plan must not have
  * both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times
  * to the last end.  Every planner begins with this call.
  * Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Is the plan valid? Every offset must be aligned and 0 or more, conflicting buffers must not share
  * a byte, and peak and bound must follow from the buffers.  The check shares code with
  * memo_plan_prepare alone, and cannot verify that a plan above the bound is optimal.  Errors:
  * INVALID_ARGUMENT naming the buffers, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
 /* Files.  Text: "memo plan 1", the numbers, a line per buffer, "end" with a checksum.  Paths and
  * errors: as for traces.  A plan without offsets is written as a problem.  A plan with wrong
  * offsets is refused. */
-MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
-MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
+MEMO_TRY memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);

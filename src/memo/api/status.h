@@ -59,5 +59,5 @@ MEMO_API void memo_text_put_json(memo_text* text, const char* string);
  * output or standard error goes to, under any path, is not replaced: the text goes there, too.
  * Errors: IO (also for a read-only file, and beyond the limit on file sizes),
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);

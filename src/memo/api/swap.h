@@ -259,20 +259,20 @@ typedef struct memo_swap_stats {
 typedef struct memo_swap memo_swap;
 
 /* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+MEMO_TRY memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
 /* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+MEMO_TRY memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits). */
-MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+MEMO_TRY memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
  * spill_directory, no room for it, or its trial failed); UNSUPPORTED (layers spill, but the device
  * has no launch_host). */
-MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
+MEMO_TRY memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
 /* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
@@ -281,26 +281,26 @@ MEMO_API void memo_swap_destroy(memo_swap* swap);
  * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
  * and end for them too.  is_forward_only: no backward follows, and only HANDED rows are moved.
  * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
-MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
+MEMO_TRY memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                         memo_error* error);
 
 /* Call begin and end around each layer, and enqueue its work on the compute stream in between:
  * forwards in order 0, 1, ..., n-1, then backwards in reverse, then the next micro-batch.
  * Errors: INVALID_STATE (wrong order), the device's. */
-MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
 /* Sets the rows of ROUTED and ROUTED_ROWS tensors in the step whose forward is open, at most once
  * and before their addresses are used; without this call there are none.  One layer may be open.
  * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
  * INVALID_STATE. */
-MEMO_API memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+MEMO_TRY memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
                                           memo_error* error);
 /* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
  * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
  * a failed call no other wait may cover its copies.  Errors: the device's. */
-MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
+MEMO_TRY memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
  * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
@@ -313,7 +313,7 @@ MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronize first to read stall times.  Errors: the device's. */
-MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
+MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
 /* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */

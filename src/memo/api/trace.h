@@ -43,20 +43,20 @@ typedef struct memo_trace {
     void* reserved;    /* for memo.h */
 } memo_trace;
 
-MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
+MEMO_TRY memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
 /* Append a request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
  * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not; wait for
  * an event that was never recorded), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
+MEMO_TRY memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
-MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
-MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
+MEMO_TRY memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
+MEMO_TRY memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
                                     memo_error* error);
-MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
                                        memo_error* error);
-MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
+MEMO_TRY memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
                                      memo_error* error);
 
 /* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
@@ -64,7 +64,7 @@ MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t s
  *   "layer N forward|recompute|backward begin|end"    N from 0
  * Other text directly before a malloc names the buffer in pictures.  Errors: INVALID_ARGUMENT
  * (empty text, or a control character); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
+MEMO_TRY memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
 /* The meaning of a mark.  Without a meaning, layer is -1 and phase MEMO_PHASE_NONE. */
 typedef enum memo_phase {
@@ -101,9 +101,9 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  * standard input or output.  A file is written completely or not at all.
  * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason;
  * OUT_OF_HOST_MEMORY; to write, INVALID_ARGUMENT (a value that the file cannot hold). */
-MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
-MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
+MEMO_TRY memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
+MEMO_TRY memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
 /* Reads from memory instead.  name replaces the path in messages; text needs no zero at the end.
  * text NULL is INVALID_ARGUMENT. */
-MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
+MEMO_TRY memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);

@@ -43,5 +43,5 @@ typedef struct memo_plan_desc {
  * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
  * lp_solve, with unlike alignments, or with too many pairs of buffers). */
-MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);

@@ -52,6 +52,6 @@ typedef struct memo_profile {
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
  *   file BYTES WRITE READ */
-MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
-MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+MEMO_TRY memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);

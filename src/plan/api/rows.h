@@ -96,12 +96,12 @@ typedef struct memo_swap_plan {
  * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
  * tensor the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
 /* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
  * smallest plan needs); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */

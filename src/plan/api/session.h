@@ -488,26 +488,26 @@ typedef struct memo_step_plan {
  * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
  * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
  * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
 /* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
  * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
-MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
-MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
 /* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
  * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
  * the three; a policy that may need times takes outputs or `measuring` in any case. */
-MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
@@ -524,7 +524,7 @@ MEMO_API void memo_session_destroy(memo_session* session);
  * that reads a layer that has ended, and gradients that are zeroed in the wrong slice.  Errors:
  * INVALID_ARGUMENT (the output, layer and number that differ first, and in which run; or nothing to
  * compare); INFEASIBLE (a kept step does not fit); errors of the calls above. */
-MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
@@ -535,9 +535,9 @@ MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
  * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
  * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
  * tensors or other requests); OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
-MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                          memo_step_plan** plan, memo_error* error);
 
 /* A micro-batch.  All zero: all rows, forward and backward. */
@@ -551,13 +551,13 @@ typedef struct memo_batch {
 
 /* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
  * open micro-batch it returns INVALID_STATE, and changes nothing. */
-MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
-MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
 MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
@@ -611,15 +611,15 @@ MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t 
  * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
  * error in a step, run the step again.  States keep their bytes, unless the error says that the
  * update has changed some layers: then write all states. */
-MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
-MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
  * micro-batches.  Errors: as memo_session_update. */
-MEMO_API memo_status memo_session_fill_states(memo_session* session,
+MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                               void (*fill)(void* user, memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
@@ -629,13 +629,14 @@ MEMO_API memo_status memo_session_fill_states(memo_session* session,
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
  * the device's. */
-MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);
-MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
-/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
+ * message NULL: the name of the status. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {

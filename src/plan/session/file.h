@@ -79,14 +79,17 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = *desc;
+    memo_session_desc own;
     memo_session* s = NULL;
     memob_reader reader, ahead;
     memob_lines lines = {NULL, &reader, 0, error};
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status = memob_check_given("memo_step_plan_read", "desc", desc, error);
     memoi_step_plan_line line;
     memo_step_plan none;
     *plan = NULL;
+    if (status) return status;
+    own = *desc;
+    status = memob_reader_open(&reader, path, error);
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
     if (!status) status = memob_read_frame(&reader, "step-plan", 0, error);

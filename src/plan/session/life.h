@@ -5,10 +5,12 @@
 
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {
-    memo_session_desc least = *desc;
+    memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
     *device_bytes = 0;
+    if (status) return status;
+    least = *desc;
 
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
@@ -28,13 +30,16 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
-    memo_session_desc first = *desc;
+    int is_alpha, is_memo;
+    memo_session_desc first;
     memo_profile* profiles;
     memo_step_plan* plan = NULL;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
+    if (status) return status;
+    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    is_memo = desc->policy == MEMO_POLICY_MEMO;
+    first = *desc;
 
     /* Times are needed only if not everything can be kept. */
     if (is_memo) first.n_outputs = memoi_session_outputs(desc);
@@ -51,10 +56,12 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         MEMO_FREE(profiles);
     }
     if (!status) status = memo_session_open(desc, plan, session, error);
-    if (status)
-        memo_step_plan_destroy(plan);
-    else
+    if (!status) {
         (*session)->own_plan = plan;
+        return status;
+    }
+    memo_step_plan_destroy(plan);
+    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
     return status;
 }
 

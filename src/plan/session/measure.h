@@ -394,11 +394,14 @@ MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error)
 
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
-    memo_session_desc own = *desc;
+    memo_session_desc own;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
-    memo_status status = MEMO_STATUS_OK, given = MEMO_STATUS_OK;
+    memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
+    memo_status given = MEMO_STATUS_OK;
+    if (status) return status;
+    own = *desc;
     memset(&copies, 0, sizeof copies);
     own.n_outputs = memoi_session_outputs(desc);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */

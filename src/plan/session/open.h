@@ -53,20 +53,22 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
-    memo_status status;
+    memo_session* s = NULL;
+    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
     *session = NULL;
-    status = plan ? memoi_session_make(desc, plan, 0, session, error)
-                  : memoi_session_verdict(
-                        desc, MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first"),
-                        error);
+    if (status) return status;
+    status = memob_check_given("memo_session_open", "plan", plan, error);
+    status = status ? memoi_session_verdict(desc, status, error)
+                    : memoi_session_make(desc, plan, 0, &s, error);
+    *session = s; /* functions of the trainer may use it */
     if (!status) {
-        status = memoi_session_start(*session, error);
-        if (!status && (*session)->desc.is_checked)
-            status = memoi_inspector_create(*session, error);
+        status = memoi_session_start(s, error);
+        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
+
     if (status) {
-        memo_session_destroy(*session);
+        memo_session_destroy(s);
         *session = NULL;
     }
     return status;

@@ -182,12 +182,13 @@ MEMOI void memoi_inspector_enter_shape(memo_session* s) {
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    const memo_session_buffer* b = s->buffers + buffer;
+    const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
+    b = s->buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
@@ -485,6 +486,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
+    if (memob_check_given("memo_session_end", "session", s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running && !s->error.status)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -723,6 +726,8 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
+    if (memob_check_given("memo_session_run", "session", s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (s->is_running) /* which goes on */
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_run: called inside a micro-batch; call it after "
@@ -784,7 +789,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+        MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     memoi_inspector_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])

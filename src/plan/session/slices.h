@@ -24,11 +24,15 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
  * because sizes, times and this end are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
-    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
-    memo_session_desc own = *desc;
+    memo_session_desc own;
+    int64_t tile_rows;
     int n_fit = 0;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    own = *desc;
+    tile_rows = memob_max(desc->tile_rows, 1);
 
     for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;

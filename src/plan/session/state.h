@@ -14,7 +14,11 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
-    (void)memo_error_set(&s->call_error, status, "%s", message ? message : "");
+    if (message && message[0])
+        (void)memo_error_set(&s->call_error, status, "%s", message);
+    else
+        (void)memo_error_set(&s->call_error, status, "memo_session_fail: %s, without a message",
+                             memo_status_name(status));
     (void)memoi_session_is_ok(s, status);
 }
 

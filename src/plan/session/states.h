@@ -193,7 +193,9 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
-    const int has_gradients = s->states && s->states->layers[0].has_gradients;
+    int has_gradients;
+    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
+    has_gradients = s->states && s->states->layers[0].has_gradients;
     if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
                           s->is_running ? "a micro-batch is open; end it first"
@@ -228,9 +230,10 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
 memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
-    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
+    void (*update)(void*, memo_session*, int32_t);
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
     if (status || !s->states) return status;
+    update = s->desc.update;
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
@@ -256,6 +259,9 @@ memo_status memo_session_fill_states(memo_session* s,
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
+                          s, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!s->states || s->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
                               s->states ? "states are read and written between micro-batches"

@@ -105,7 +105,7 @@ typedef struct memo_blocks memo_blocks;
 
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
  * OUT_OF_HOST_MEMORY, and errors of the device. */
-MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
+MEMO_TRY memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
@@ -118,8 +118,8 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
  * rank runs another pass, or has another schedule, type or count; see memo_label); errors of the
  * functions, of comm and of the device. */
 #define MEMO_ALL_LAYERS (-1)
-MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
-MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
+MEMO_TRY memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
 
 /* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most 1. */
 typedef struct memo_share {

@@ -118,28 +118,28 @@ typedef struct memo_comm {
 } memo_comm;
 
 /* Calls of the table.  Calls that enqueue check all arguments, and count the bytes sent. */
-MEMO_FUNCTION memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
+MEMO_TRY_CALL memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
 }
-MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
-MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
+MEMO_TRY memo_status memo_group_begin(memo_comm* comm, memo_error* error);
+MEMO_TRY memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
 /* Any message, and any collective, by arguments. */
-MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+MEMO_TRY memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
                                        const void* address, int64_t count, memo_type type,
                                        int32_t peer, memo_error* error);
-MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
+MEMO_TRY memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-MEMO_FUNCTION memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
     return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
-MEMO_FUNCTION memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+MEMO_TRY_CALL memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
     return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
-MEMO_FUNCTION memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
 /* Does nothing if comm is NULL. */
@@ -148,7 +148,7 @@ MEMO_FUNCTION void memo_comm_destroy(memo_comm* comm) {
 }
 MEMO_FUNCTION void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+MEMO_TRY_CALL memo_status memoi_collective(memo_comm* comm, memo_stream stream,
                                            memo_collective kind, const void* from, void* to,
                                            int64_t count, memo_type type, memo_reduction reduction,
                                            int32_t root, memo_error* error) {
@@ -160,7 +160,7 @@ MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
  * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
  * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
  * order. */
-MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
@@ -168,7 +168,7 @@ MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, c
 }
 /* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
  * this rank's part of to. */
-MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
@@ -176,21 +176,21 @@ MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, c
 }
 /* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
  * In place: to is this rank's part of from; the other parts keep their values. */
-MEMO_FUNCTION memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_TRY_CALL memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
                                               void* to, int64_t count, memo_type type,
                                               memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
                             reduction, 0, error);
 }
 /* Copies buffer from rank root to all ranks. */
-MEMO_FUNCTION memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+MEMO_TRY_CALL memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
                                          int64_t count, memo_type type, int32_t root,
                                          memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
                             MEMO_REDUCTION_SUM, root, error);
 }
 /* The stream passes the barrier after the streams of all ranks have reached the barrier. */
-MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
                             MEMO_REDUCTION_SUM, 0, error);
 }
@@ -252,7 +252,7 @@ typedef struct memo_comm_threads_desc {
 
 /* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
  * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
-MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
+MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
 #endif
@@ -319,11 +319,11 @@ typedef struct memo_comm_nccl_desc {
 
 /* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
  * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
+MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
  * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
-MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
+MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
 /* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
@@ -339,7 +339,7 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
  * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
  * the communicator works without a window; COMM. */
-MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
 #endif

@@ -45,7 +45,7 @@ typedef struct memo_routing {
  * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
  * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
  * rank has another desc; see memo_label) may come from a later call. */
-MEMO_API memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
+MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_experts_destroy(memo_experts* experts);
@@ -54,18 +54,18 @@ MEMO_API void memo_experts_destroy(memo_experts* experts);
  * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
  * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
  * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
-MEMO_API memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
+MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
 /* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
  * INFEASIBLE, as above. */
-MEMO_API memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
+MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
                                           memo_routing* routing, memo_error* error);
 /* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
  * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
  * compares); errors of memo_comm and of the device. */
-MEMO_API memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
+MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
                                    memo_type type, memo_error* error);
-MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
+MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
                                   const void* received, void* rows, int64_t row_elements,
                                   memo_type type, memo_error* error);

@@ -90,12 +90,12 @@ typedef struct memo_sp_attention_tensors {
 typedef struct memo_sp_attention memo_sp_attention;
 
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+MEMO_TRY memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
                                                       memo_error* error);
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
  * the device. */
-MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
+MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
 /* Waits for the desc's stream and the engine's.  Call before the stream, the device and the
  * communicators are destroyed. */
@@ -124,7 +124,7 @@ typedef struct memo_exchange memo_exchange;
  * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
  * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
  * sharding or mask; see memo_label) may come from a later call. */
-MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
 /* Waits for the desc's stream, which may still read the documents.  Call before
@@ -147,11 +147,11 @@ MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchang
  * UNSUPPORTED (a device without row kernels, which every backward needs); COMM (a rank runs another
  * pass, which the threads back end compares); errors of the device, of memo_comm and of the local
  * attention. */
-MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
                                                memo_error* error);
-MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+MEMO_TRY memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_exchange* exchange,
                                                 const memo_sp_attention_tensors* tensors,
                                                 memo_error* error);

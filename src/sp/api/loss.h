@@ -71,11 +71,11 @@ typedef struct memo_loss_tensors {
 typedef struct memo_loss memo_loss;
 
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
+MEMO_TRY memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
  * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
-MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
+MEMO_TRY memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
                                       memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
@@ -83,10 +83,10 @@ MEMO_API void memo_loss_destroy(memo_loss* loss);
  * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
  * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
  * functions, of comm and of the device. */
-MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
+MEMO_TRY memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
  * per label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
  * errors of the device. */
-MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
+MEMO_TRY memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);

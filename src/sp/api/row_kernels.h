@@ -229,12 +229,12 @@ typedef struct memo_reduce_desc {
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a
  * stride shorter than a row; an address that is NULL or not aligned to its element; sizes above
  * 2^62), UNSUPPORTED (the device has no row kernels), the device's. */
-MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
+MEMO_TRY memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const void* desc, memo_error* error);
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
  * NaN or +inf, which a GPU cannot report: NaN makes the output of the head NaN, +inf makes the
  * output 0 and the LSE +inf. */
-MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
+MEMO_TRY memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
 /* A desc of any kind, as a device's row_kernel gets it: valid, with each 0 replaced by its
  * default. */
 typedef union memo_row_desc {

@@ -81,7 +81,7 @@ typedef struct memo_sharding {
 
 /* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
 /* Frees the memory of documents; call this once, when no copy is used.  For other kinds it does
  * nothing. */

@@ -571,18 +571,27 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
                                  memo_exchange** result, memo_error* error) {
-    memo_exchange* plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
-    const memo_status status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
-                                    : memob_no_memory(error, "the plan of an exchange");
-    if (status) memo_exchange_destroy(plan);
-    *result = status ? NULL : plan;
+    memo_exchange* plan;
+    memo_status status = memob_check_given("memo_exchange_create", "attention", attention, error);
+    if (!status) status = memob_check_given("memo_exchange_create", "desc", desc, error);
+    *result = NULL;
+    if (status) return status;
+    plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
+    status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
+                  : memob_no_memory(error, "the plan of an exchange");
+    if (status)
+        memo_exchange_destroy(plan);
+    else
+        *result = plan;
     return status;
 }
 
 void memo_exchange_destroy(memo_exchange* plan) {
     if (!plan) return;
-    memo_stream_synchronize(plan->attention->target.device, /* it may still read the runs */
-                            plan->attention->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    /* It may still read the runs. */
+    MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
+                                         plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
+                                         NULL));
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -907,10 +916,17 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
+    const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
-    memo_label agreed = plan->agreed;
-    memo_status status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
+    memo_label agreed;
+    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
+    if (memob_check_given(call, "attention", a, error) ||
+        memob_check_given(call, "exchange", plan, error) ||
+        memob_check_given(call, "tensors", tensors, error))
+        return status;
+    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
     if (status) return status;
+    agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
     walk.target.agreed = &agreed;
