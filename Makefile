@@ -157,9 +157,9 @@ build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu $(wildcard examples/cudnn_
 build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
 # The same over MPI, with a process per rank.
-build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
+build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/mpi/compiler build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
-build/examples/train_gpt_mpi: override CC := mpicc
+build/examples/train_gpt_mpi: override CC = $(MPICC)
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 # It trains for minutes, and is no part of `make bench`.
@@ -294,16 +294,22 @@ bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmark
 	@failed=; for part in A B "C 65536" "C 131072" "C 262144"; do \
 	    sh bench/device.sh $$part || failed="$$failed $$part"; done; [ -z "$$failed" ]
 
+# Another MPI: make test-mpi MPICC=mpicc.mpich MPIEXEC=mpirun.mpich.  Its programs are built again when MPICC changes.
 # Open MPI needs these options to run as root and with more ranks than processors; other MPIs lack them.
-MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)
+MPICC   ?= mpicc
+MPIEXEC ?= mpirun
+MPIRUN = $(MPIEXEC) $(shell $(MPIEXEC) --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)
 
-build/mpi/tests/%: tests/%.c Makefile
+build/mpi/compiler: always
+	@mkdir -p $(@D)
+	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
+build/mpi/tests/%: tests/%.c build/mpi/compiler Makefile
 	$(call build,-O2 -Itests $(ASSERTS))
-build/mpi/tests/%: override CC := mpicc
+build/mpi/tests/%: override CC = $(MPICC)
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
-	@$(call need,mpicc,libopenmpi-dev)
-	@$(call need,mpirun,openmpi-bin)
+	@$(call need,$(MPICC),libopenmpi-dev)
+	@$(call need,$(MPIEXEC),openmpi-bin)
 	-@$(MAKE) --no-print-directory -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
 	@MEMO_TEST_JOBS=1 MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
 	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/mpi_train_gpt.sh
@@ -316,23 +322,26 @@ build/fuzz/%: tests/%.c Makefile
 	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all $(ASSERTS) $< -o $@ -lm
 
-fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
+# All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
+fuzz: ## fuzz descs, options, the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
-	@$(MAKE) --no-print-directory $(FUZZERS)
-	@for program in $(FUZZERS); do \
-		kind=$${program##*fuzz_}; \
-		mkdir -p build/fuzz/corpus/$$kind; \
-		echo "$$program, $(FUZZ_SECONDS) s"; \
-		if $$program -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -verbosity=0 -print_final_stats=1 \
-			-artifact_prefix=build/fuzz/$$kind- build/fuzz/corpus/$$kind tests/corpus/$$kind \
-			>build/fuzz/$$kind.log 2>&1; then \
-			sed -n 's/^stat::number_of_executed_units: */  nothing found; inputs tried: /p' build/fuzz/$$kind.log; \
-		else \
-			tail -n 40 build/fuzz/$$kind.log; \
-			echo "make $@: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
-			exit 1; \
-		fi; \
-	done
+	@rm -f build/fuzz/*.passed
+	-@$(MAKE) --no-print-directory -k $(JOBS) $(FUZZERS:=.passed)
+	@failed=; for program in $(FUZZERS); do [ -e $$program.passed ] || failed="$$failed $${program##*/}"; done; \
+	[ -z "$$failed" ] || { echo "make $@: failed:$$failed" >&2; exit 1; }
+
+build/fuzz/%.passed: build/fuzz/%
+	@kind=$*; kind=$${kind#fuzz_}; \
+	mkdir -p build/fuzz/corpus/$$kind; \
+	if $< -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -verbosity=0 -print_final_stats=1 \
+		-artifact_prefix=build/fuzz/$$kind- build/fuzz/corpus/$$kind tests/corpus/$$kind >build/fuzz/$$kind.log 2>&1; then \
+		sed -n "s/^stat::number_of_executed_units: */  $*, $(FUZZ_SECONDS) s, nothing found; inputs tried: /p" build/fuzz/$$kind.log; \
+		touch $@; \
+	else \
+		tail -n 40 build/fuzz/$$kind.log; \
+		echo "$*: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
+		exit 1; \
+	fi
 
 analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: each that is installed
 	@sh scripts/analyze.sh

@@ -152,6 +152,53 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
     return 0;
 }
 
+/* Bytes of the piece of a message that begins at byte `begin`. */
+static int comm_mpi_piece_bytes(const comm_mpi_message* message, int64_t begin) {
+    const int64_t left = message->n_bytes - begin;
+    return (int)(left < COMM_MPI_PIECE_BYTES ? left : COMM_MPI_PIECE_BYTES);
+}
+
+/* Returns 1 and writes text if a message failed, or came with another size than its receiver asked
+ * for.  Statuses lie as requests do.  code: what MPI_Testall returned; MPI_SUCCESS if all messages
+ * are through. */
+static int comm_mpi_is_wrong(const comm_mpi* me, const comm_mpi_message* messages, int64_t n,
+                             const MPI_Status* statuses, int code, const char* what, char* text,
+                             size_t text_bytes) {
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    int64_t i, begin;
+    int length;
+    for (i = 0; i < n; i++)
+        for (begin = 0; !begin || begin < messages[i].n_bytes;
+             begin += COMM_MPI_PIECE_BYTES, statuses++) {
+            const comm_mpi_message* m = &messages[i];
+            const int asked = comm_mpi_piece_bytes(m, begin);
+            int error = MPI_SUCCESS, come = asked;
+            if (code)
+                MPI_Error_class(statuses->MPI_ERROR, &error);
+            else if (!m->is_send)
+                MPI_Get_count(statuses, MPI_BYTE, &come);
+            if ((error == MPI_SUCCESS && come == asked) || error == MPI_ERR_PENDING) continue;
+
+            if (error == MPI_SUCCESS)
+                snprintf(reason, sizeof reason, "%d", come);
+            else if (error == MPI_ERR_TRUNCATE)
+                snprintf(reason, sizeof reason, "more");
+            else
+                MPI_Error_string(statuses->MPI_ERROR, reason, &length);
+            if (error == MPI_SUCCESS || error == MPI_ERR_TRUNCATE)
+                snprintf(text, text_bytes,
+                         "rank %d of '%s' receives %d bytes from rank %d in %s, which sends %s: "
+                         "sizes differ",
+                         (int)me->table.rank, me->name, asked, (int)m->peer, what, reason);
+            else
+                snprintf(text, text_bytes, "rank %d of '%s', %s rank %d in %s: %.200s",
+                         (int)me->table.rank, me->name,
+                         m->is_send ? "sending to" : "receiving from", (int)m->peer, what, reason);
+            return 1;
+        }
+    return 0;
+}
+
 static int comm_mpi_is_checked(const memo_comm* comm) {
     return ((const comm_mpi*)comm->context)->world->is_debug || comm->label.is_first;
 }
@@ -214,6 +261,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
                                      memo_error* error) {
     comm_mpi_world* w = me->world;
     MPI_Request* requests;
+    MPI_Status* statuses;
     int64_t i, n_requests = 0;
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
@@ -222,13 +270,17 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     /* Start everything, in pieces whose size fits in an int. */
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
     requests = (MPI_Request*)malloc((size_t)(n_requests + 1) * sizeof *requests);
-    if (!requests) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI requests");
+    statuses = (MPI_Status*)malloc((size_t)(n_requests + 1) * sizeof *statuses);
+    if (!requests || !statuses) {
+        free(requests);
+        free(statuses);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI requests");
+    }
     for (i = 0, n_requests = 0; i < n && !code; i++) {
         const comm_mpi_message* m = &messages[i];
         int64_t begin = 0;
         do {
-            int64_t left = m->n_bytes - begin;
-            int piece = (int)(left < COMM_MPI_PIECE_BYTES ? left : COMM_MPI_PIECE_BYTES);
+            const int piece = comm_mpi_piece_bytes(m, begin);
             MPI_Request* request = &requests[n_requests++];
             code = m->is_send ? MPI_Isend(m->address + begin, piece, MPI_BYTE, m->peer, m->tag,
                                           me->mpi, request)
@@ -241,7 +293,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     /* Poll, so that a late peer or an abort ends the exchange. */
     while (!code && !is_done) {
         struct timespec nap;
-        code = MPI_Testall((int)n_requests, requests, &is_done, MPI_STATUSES_IGNORE);
+        code = MPI_Testall((int)n_requests, requests, &is_done, statuses);
         is_late = MPI_Wtime() - start_s > w->timeout_s;
         for (i = 0; theirs && (code || is_done || is_late) && i < n / 3 && !is_wrong; i++) {
             int has_come = 0;
@@ -249,6 +301,10 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
             is_wrong = has_come && comm_mpi_differs(me, &messages[n / 3 * 2 + i], &theirs[i],
                                                     message, sizeof message);
         }
+
+        if (!is_wrong && (code == MPI_ERR_IN_STATUS || is_done))
+            is_wrong =
+                comm_mpi_is_wrong(me, messages, n, statuses, code, what, message, sizeof message);
 
         if (is_wrong) {
             comm_mpi_fail(w, 1, message, NULL);
@@ -272,6 +328,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     }
 
     free(requests);
+    free(statuses);
     if (is_wrong) return comm_mpi_failure(w, error);
     if (code) {
         int length;
@@ -630,7 +687,8 @@ static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
     return 1;
 }
 
-/* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug
+/* All ranks of mpi must call it.  Afterwards errors on MPI_COMM_WORLD and MPI_COMM_SELF are returned
+ * (MPI_ERRORS_RETURN), also from the program's own calls.  device must be a host device.  timeout_s 0 means 30.  is_debug
  * compares every collective, send and receive, with its label, with the other ranks' first; without
  * it, those that begin a pass.  If they differ, the call fails on all ranks and names both. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
@@ -662,8 +720,10 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
         return MEMO_STATUS_COMM;
     }
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
-    /* MPICH reports what MPI_Testall finds, over requests of any communicators, to this one. */
+    /* MPI_Testall belongs to no communicator: MPI 4 reports its errors to MPI_COMM_SELF, earlier
+     * MPIs to MPI_COMM_WORLD, where an error ends the process by default. */
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 
     world->mpi = copies[0];
     world->device = device;

@@ -64,6 +64,30 @@ static void fuzz_fill(fuzz_bytes* in, void* desc, size_t n_bytes) {
     for (size_t at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
 }
 
+/* FUZZ_POINTERS(a struct, its size, addresses of all its pointers or NULL) sets the pointers to
+ * NULL.  A struct of another size does not compile: a new pointer, which random words would turn
+ * into a crash of the fuzzer, must be listed here first, and get values to point to. */
+#define FUZZ_POINTERS(value, n_bytes, ...)                                                         \
+    do {                                                                                           \
+        typedef char list_the_pointers_and_the_new_size[sizeof(value) == (n_bytes) ? 1 : -1];      \
+        void* const pointers[] = {__VA_ARGS__};                                                    \
+        (void)sizeof(list_the_pointers_and_the_new_size);                                          \
+        for (size_t pointer = 0; pointer < sizeof pointers / sizeof *pointers; pointer++)          \
+            if (pointers[pointer]) memset(pointers[pointer], 0, sizeof(void*));                    \
+    } while (0)
+/* All words of a struct, then its pointers. */
+#define FUZZ_FILL(in, value, n_bytes, ...)                                                         \
+    do {                                                                                           \
+        fuzz_fill(in, &(value), sizeof(value));                                                    \
+        FUZZ_POINTERS(value, n_bytes, __VA_ARGS__);                                                \
+    } while (0)
+
+/* Up to three words of a valid struct, or of a table, become others. */
+static void fuzz_change(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    for (int i = fuzz_pick(in, 4); i > 0; i--)
+        fuzz_word(in, (char*)desc + 8 * fuzz_pick(in, (int)(n_bytes / 8)));
+}
+
 /* A float has the type of its own bytes, so it takes the reals in another way. */
 static float fuzz_float(fuzz_bytes* in) {
     static const float values[] = {0, 1, 0.5f, -1, 1e-38f, 3e38f, INFINITY, -INFINITY, NAN};
@@ -98,6 +122,7 @@ static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
 
 static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
     for (int t = 0; t < FUZZ_N; t++) {
+        FUZZ_POINTERS(tensors[t], 24, &tensors[t].name);
         tensors[t].name = "t";
         fuzz_word(in, &tensors[t].row_bytes);
         tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 12) - 2);
@@ -109,34 +134,53 @@ static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
 
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tensor* tensors,
                                 int64_t* rows) {
-    fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name));
-    desc->desc_name = NULL;
+    fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
+    FUZZ_POINTERS(*desc, 224, &desc->device, &desc->compute_stream, &desc->copy_streams[0],
+                  &desc->copy_streams[1], &desc->copy_streams[2], &desc->tensors, &desc->order,
+                  &desc->layer_kinds, &desc->tensor_kinds, &desc->rows, &desc->device_memory,
+                  &desc->host_memory, &desc->spill_directory, &desc->desc_name);
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
-    desc->device = NULL;
-    desc->compute_stream = NULL;
-    desc->device_memory = NULL;
-    desc->spill_directory = NULL;
-    desc->layer_kinds = NULL;
-    desc->order = NULL;
-    desc->tensor_kinds = NULL;
     desc->tensors = tensors;
     desc->n_tensors = fuzz_count_32(in);
     desc->n_layers = fuzz_count_32(in);
     desc->rows = fuzz_pick(in, 2) ? rows : NULL;
 }
 
+enum { FUZZ_SWAP_TURNS = 3 * FUZZ_N };
+/* Micro-batches in flight: each place has up to FUZZ_N forwards, each followed later by its
+ * backward.  At times a turn is another, also of a place that no desc has. */
+static void fuzz_swap_order(fuzz_bytes* in, memo_swap_desc* desc, int32_t* order) {
+    int32_t n = 0, n_turns[FUZZ_N] = {0};
+    memset(order, 0, FUZZ_SWAP_TURNS * sizeof *order);
+    desc->n_places = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
+    if (fuzz_pick(in, 4)) desc->n_layers = desc->n_places; /* a layer of each place, or a fault */
+    for (int32_t k = 0; k < 2 * FUZZ_N; k++) {
+        const int32_t place = (int32_t)fuzz_pick(in, desc->n_places);
+        order[n++] = n_turns[place]++ % 2 ? -1 - place : place;
+    }
+    for (int32_t place = 0; place < desc->n_places; place++)
+        if (n_turns[place] % 2) order[n++] = -1 - place;
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n)] = (int32_t)fuzz_pick(in, 12) - 6;
+    desc->order = order;
+    desc->n_order = fuzz_pick(in, 8) ? n : fuzz_count_32(in);
+}
 static void fuzz_swap(fuzz_bytes* in) {
     memo_swap_desc desc;
     memo_tensor tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
+    int32_t order[FUZZ_SWAP_TURNS];
     memo_swap_sizes sizes;
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
-    (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &fuzz_error));
-    if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
-        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 && sizes.swapped_bytes >= 0);
-    fuzz_word(in, &host_bytes);
-    (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
+    for (int has_order = 0; has_order < 2; has_order++) {
+        if (has_order) fuzz_swap_order(in, &desc, order);
+        (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &fuzz_error));
+        if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
+            FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
+                       sizes.swapped_bytes >= 0);
+        fuzz_word(in, &host_bytes);
+        (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
+    }
 }
 
 static void fuzz_row_plan(fuzz_bytes* in) {
@@ -149,39 +193,49 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_profile profile;
     memob_states_desc states;
     memo_state table[FUZZ_N];
-    memo_turn turns[2];
-    double turns_s[2];
+    memo_turn turns[FUZZ_SWAP_TURNS];
+    double turns_s[FUZZ_SWAP_TURNS];
+    int32_t order[FUZZ_SWAP_TURNS], i;
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    fuzz_fill(in, &desc, sizeof desc);
-    fuzz_fill(in, &times, sizeof times);
-    for (int i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
+    FUZZ_FILL(in, desc, 192, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, times, 112, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
+    for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
     desc.kinds = &times;
-    fuzz_fill(in, &states, sizeof states);
-    fuzz_fill(in, table, sizeof table);
+    FUZZ_FILL(in, states, 144, &states.device, &states.compute_stream, &states.copy_streams[0],
+              &states.copy_streams[1], &states.copy_streams[2], &states.states, &states.layer_kinds,
+              &states.streamed, &states.spilled, &states.spill_directory, &states.device_memory,
+              &states.host_memory, &states.update_host, &states.user);
+    for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
+    for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
     states.states = table;
     states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
-    states.layer_kinds = NULL;
-    states.streamed = NULL;
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
-    fuzz_fill(in, turns, sizeof turns); /* of a desc without order: forwards, backwards */
-    for (int i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
+    for (i = 0; i < FUZZ_SWAP_TURNS; i++) turns_s[i] = i;
+    memset(turns, 0, sizeof turns);
+    fuzz_fill(in, turns, 2 * sizeof *turns); /* of a desc without order: forwards, backwards */
+    for (i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
     desc.turns = fuzz_pick(in, 2) ? turns : NULL;
     desc.turns_s = fuzz_pick(in, 2) ? turns_s : NULL;
     if (fuzz_pick(in, 2)) {
-        fuzz_fill(in, &profile, sizeof profile);
+        FUZZ_FILL(in, profile, 36232, NULL);
         profile.n_tensors = fuzz_count_32(in);
         if (profile.n_kinds > 1) profile.n_kinds = 1; /* times has room for one */
-        for (int i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
         if (fuzz_is_refused(
                 memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))
             return;
+    }
+    if (fuzz_pick(in, 2)) {
+        fuzz_swap_order(in, &swap, order);
+        for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */
+            turns[i].pass = order[i] < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
     }
     if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);
@@ -197,7 +251,7 @@ static memo_status fuzz_row_kernel(MEMO_UNUSED void* context, MEMO_UNUSED memo_s
 static void fuzz_row_kernels(fuzz_bytes* in) {
     const memo_device device = {.struct_bytes = sizeof device, .row_kernel = fuzz_row_kernel};
     memo_row_desc desc;
-    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_fill(in, &desc, sizeof desc); /* with any pointers */
     (void)fuzz_is_refused(
         memo_row_kernel(&device, NULL, (memo_row_kind)(fuzz_pick(in, 13) - 1), &desc, &fuzz_error));
 }
@@ -207,7 +261,7 @@ static void fuzz_host_device(fuzz_bytes* in) {
     memo_device* device = NULL;
     void* address;
     int64_t n_bytes;
-    fuzz_fill(in, &desc, sizeof desc);
+    FUZZ_FILL(in, desc, 48, NULL);
     if (fuzz_is_refused(memo_host_device_create(&desc, &device, &fuzz_error))) return;
     fuzz_word(in, &n_bytes);
     if (n_bytes <= 4096)
@@ -221,7 +275,7 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
     FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &fuzz_error) == MEMO_STATUS_OK);
     plan->n_times = 8;
     for (int i = 0; i < FUZZ_N; i++) {
-        fuzz_fill(in, &plan->buffers[i], sizeof plan->buffers[i]);
+        FUZZ_FILL(in, plan->buffers[i], 64, NULL);
         if (fuzz_pick(in, 2)) { /* a valid one, of any size */
             int64_t size = plan->buffers[i].size_bytes;
             memset(&plan->buffers[i], 0, sizeof plan->buffers[i]);
@@ -231,10 +285,7 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
             plan->buffers[i].size_bytes = size;
         }
     }
-    fuzz_fill(in, &desc, sizeof desc);
-    memset(&desc.log, 0, sizeof desc.log);
-    desc.trace = NULL;
-    desc.offers = NULL;
+    FUZZ_FILL(in, desc, 88, &desc.log.write, &desc.log.user, &desc.trace, &desc.offers);
     if (desc.n_offers > 0) desc.n_offers = 0;
     if (desc.n_threads > 2) desc.n_threads = 65;
     if (!fuzz_is_refused(memo_plan_prepare(plan, &fuzz_error)) &&
@@ -254,11 +305,11 @@ static void fuzz_operation(fuzz_bytes* in) {
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &fuzz_error) == MEMO_STATUS_OK);
     for (int i = 0; i < FUZZ_N; i++) {
-        fuzz_fill(in, &ranges[i], sizeof ranges[i]);
+        FUZZ_FILL(in, ranges[i], 16, NULL);
         streams[i] = fuzz_pick(in, 4) - 1;
     }
     for (int i = 0; i < 2; i++) {
-        fuzz_fill(in, &op, sizeof op);
+        FUZZ_FILL(in, op, 88, &op.name, &op.more_streams, &op.reads, &op.writes);
         op.name = "op";
         op.reads = op.writes = ranges;
         op.more_streams = streams;
@@ -278,7 +329,7 @@ static void fuzz_operation(fuzz_bytes* in) {
 }
 
 static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
-    fuzz_fill(in, desc, sizeof *desc);
+    FUZZ_FILL(in, *desc, 48, &desc->document_begins);
     begins[0] = 0;
     for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
@@ -301,11 +352,9 @@ static void fuzz_attention(fuzz_bytes* in) {
         memo_sharding_free(&sharding);
         return;
     }
-    desc.device = NULL;
-    desc.stream = NULL;
-    desc.ring = desc.ulysses = NULL;
-    desc.device_memory = NULL;
     memset(&desc.attention, 0, sizeof desc.attention);
+    FUZZ_POINTERS(desc, 328, &desc.device, &desc.stream, &desc.ring, &desc.ulysses,
+                  &desc.device_memory);
     desc.sharding = sharding;
     desc.key_sharding = key_sharding;
     desc.scale = fuzz_float(in);
@@ -319,11 +368,7 @@ static void fuzz_attention(fuzz_bytes* in) {
 static void fuzz_loss(fuzz_bytes* in) {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    fuzz_fill(in, &desc, sizeof desc);
-    desc.device = NULL;
-    desc.stream = NULL;
-    desc.tensor = NULL;
-    desc.device_memory = NULL;
+    FUZZ_FILL(in, desc, 88, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
     memset(&desc.functions, 0, sizeof desc.functions);
     desc.softcap = fuzz_float(in);
     desc.z_weight = fuzz_float(in);
@@ -335,7 +380,7 @@ static void fuzz_mesh(fuzz_bytes* in) {
     memo_mesh_desc desc;
     memo_mesh mesh;
     int64_t size, rank;
-    fuzz_fill(in, &desc, sizeof desc);
+    FUZZ_FILL(in, desc, 20, NULL);
     fuzz_word(in, &size);
     fuzz_word(in, &rank);
     (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));
@@ -360,92 +405,58 @@ static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int
     (void)user, (void)session, (void)layer, (void)tensor, (void)begin, (void)end;
 }
 
-static void fuzz_update(void* user, memo_session* session, int32_t layer) {
+/* Forward, backward, update, and the like. */
+static void fuzz_layer(void* user, memo_session* session, int32_t layer) {
     (void)user, (void)session, (void)layer;
+}
+static void fuzz_pass(void* user, memo_session* session) { (void)user, (void)session; }
+
+/* An order of a pipeline's stage: each micro-batch passes through the chunks, `ahead` forwards
+ * come before the first backward, and each backward may be split.  At times a turn is another, or
+ * the count is.  Returns the number of turns. */
+enum { FUZZ_TURNS = 3 * FUZZ_N * 2 };
+static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
+    const int32_t n = 1 + (int32_t)fuzz_pick(in, FUZZ_N), n_chunks = 1 + (int32_t)fuzz_pick(in, 2);
+    const int32_t ahead = (int32_t)fuzz_pick(in, n), is_split = (int32_t)fuzz_pick(in, 2);
+    int32_t n_turns = 0, k, c;
+    for (k = 0; k < n + ahead; k++) {
+        const int32_t back = k - ahead;
+        for (c = 0; c < n_chunks && k < n; c++) {
+            const memo_turn forward = {k, c, MEMO_PASS_FORWARD};
+            order[n_turns++] = forward;
+        }
+        for (c = n_chunks - 1; c >= 0 && back >= 0; c--) {
+            const memo_turn backward = {back, c, MEMO_PASS_BACKWARD};
+            const memo_turn weights = {back, c, MEMO_PASS_WEIGHTS};
+            order[n_turns++] = backward;
+            if (is_split) order[n_turns++] = weights;
+        }
+    }
+    if (!fuzz_pick(in, 4)) { /* two numbers of a turn */
+        int64_t word;
+        fuzz_word(in, &word);
+        memcpy(&order[fuzz_pick(in, n_turns)], &word, sizeof word);
+    }
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n_turns)].pass = (memo_pass)(fuzz_pick(in, 8) - 1);
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n_turns)] = order[fuzz_pick(in, n_turns)];
+    return fuzz_pick(in, 8) ? n_turns : (int32_t)fuzz_pick(in, n_turns + 1) - 1;
+}
+
+/* All but the tables that a target fills. */
+static void fuzz_session_pointers(memo_session_desc* desc) {
+    FUZZ_POINTERS(*desc, 456, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
+                  &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds, &desc->forward_traffic,
+                  &desc->backward_traffic, &desc->user, &desc->setup, &desc->step, &desc->forward,
+                  &desc->between, &desc->backward, &desc->weights, &desc->loss, &desc->recompute,
+                  &desc->outputs, &desc->measuring, &desc->buffers, &desc->alternatives,
+                  &desc->agree, &desc->spill_directory, &desc->states, &desc->update,
+                  &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user);
 }
 
 /* A session's error names nothing of the layers below it. */
-static void fuzz_session(fuzz_bytes* in) {
-    memo_session_desc desc;
-    memo_tensor tensors[FUZZ_N];
-    memo_session_buffer buffers[FUZZ_N];
-    memo_shape shapes[FUZZ_N];
-    int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
-    int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
-    uint32_t tensor_kinds[FUZZ_N];
-    memo_traffic* traffic[2];
-    memo_profile profiles[FUZZ_N];
-    memo_state states[FUZZ_N];
-    memo_session_alternative alternatives[FUZZ_N];
+static void fuzz_session_plan(const memo_session_desc* desc, const memo_profile* profiles) {
     memo_step_plan *plan = NULL, *each;
-    const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
-    const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
-    const int has_shapes = fuzz_pick(in, 2);
-    fuzz_fill(in, &desc, sizeof desc);
-    fuzz_tensors(in, tensors);
-    fuzz_rows(in, rows);
-    desc.n_tensors = fuzz_count_32(in);
-    desc.n_layers = fuzz_count_32(in);
-    for (i = 0; i < FUZZ_N; i++) {
-        fuzz_fill(in, &buffers[i], sizeof buffers[i]);
-        buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
-        fuzz_fill(in, &shapes[i], sizeof shapes[i]);
-        layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
-        tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
-        if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
-            n_kinds = layer_kinds[i] + 1;
-    }
-    for (i = 0; i < 2; i++) {
-        traffic[i] = (memo_traffic*)malloc((size_t)n_kinds * sizeof(memo_traffic));
-        FUZZ_CHECK(traffic[i]);
-        fuzz_fill(in, traffic[i], (size_t)n_kinds * sizeof(memo_traffic));
-    }
-    desc.device = NULL;
-    desc.compute_stream = NULL;
-    desc.tensors = tensors;
-    desc.layer_kinds = has_kinds ? layer_kinds : NULL;
-    desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
-    desc.forward_traffic = fuzz_pick(in, 2) ? traffic[0] : NULL;
-    desc.backward_traffic = fuzz_pick(in, 2) ? traffic[1] : NULL;
-    desc.user = &desc;
-    desc.setup = NULL;
-    desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
-    desc.forward = desc.backward = NULL;
-    desc.between = NULL;
-    desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
-    desc.measuring = NULL;
-    desc.outputs = NULL;
-    desc.buffers = has_buffers ? buffers : NULL;
-    desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
-    desc.agree = NULL;
-    desc.spill_directory = fuzz_pick(in, 2) ? "/tmp" : NULL;
-    desc.shapes = has_shapes ? shapes : NULL;
-    desc.n_shapes = has_shapes ? fuzz_count_32(in) : 0;
-    /* The table has a row for each shape, layer and slice. */
-    if (desc.slice_rows > 0 && desc.n_rows > desc.slice_rows)
-        n_slices += (desc.n_rows - 1) / desc.slice_rows;
-    desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
-    memset(&desc.log, 0, sizeof desc.log);
-    for (i = 0; i < FUZZ_N; i++) {
-        if (i && !has_shapes) break;
-        fuzz_fill(in, &profiles[i], sizeof profiles[i]);
-        profiles[i].n_tensors = desc.n_tensors;
-        profiles[i].n_kinds = n_kinds;
-        for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
-    }
-    for (i = 0; i < FUZZ_N; i++) {
-        fuzz_fill(in, &states[i], sizeof states[i]);
-        states[i].name = "s";
-    }
-    fuzz_fill(in, alternatives, sizeof alternatives);
-    desc.n_alternatives = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
-    desc.alternatives = fuzz_pick(in, 4) ? alternatives : NULL;
-    desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
-    desc.states = fuzz_pick(in, 4) ? states : NULL;
-    desc.update = fuzz_pick(in, 4) ? fuzz_update : NULL;
-    memo_status status =
-        memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &fuzz_error);
-    if (fuzz_is_refused(status)) {
+    if (fuzz_is_refused(memo_session_plan(desc, profiles, &plan, &fuzz_error))) {
         FUZZ_CHECK(!plan);
         FUZZ_CHECK(!strstr(fuzz_error.message, "memo_swap") &&
                    !strstr(fuzz_error.message, "memo_arena") &&
@@ -458,16 +469,160 @@ static void fuzz_session(fuzz_bytes* in) {
         }
     }
     memo_step_plan_destroy(plan);
+}
+
+static void fuzz_session(fuzz_bytes* in) {
+    memo_session_desc desc;
+    memo_tensor tensors[FUZZ_N];
+    memo_session_buffer buffers[FUZZ_N];
+    memo_shape shapes[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
+    int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
+    uint32_t tensor_kinds[FUZZ_N];
+    memo_traffic* traffic[2];
+    memo_profile profiles[FUZZ_N];
+    memo_state states[FUZZ_N];
+    memo_session_alternative alternatives[FUZZ_N];
+    const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
+    const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
+    const int has_shapes = fuzz_pick(in, 2);
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_session_pointers(&desc);
+    fuzz_tensors(in, tensors);
+    fuzz_rows(in, rows);
+    desc.n_tensors = fuzz_count_32(in);
+    desc.n_layers = fuzz_count_32(in);
+    for (i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, buffers[i], 48, &buffers[i].name);
+        buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
+        FUZZ_FILL(in, shapes[i], 16, NULL);
+        layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
+        tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
+        if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
+            n_kinds = layer_kinds[i] + 1;
+    }
+    for (i = 0; i < 2; i++) {
+        traffic[i] = (memo_traffic*)malloc((size_t)n_kinds * sizeof(memo_traffic));
+        FUZZ_CHECK(traffic[i]);
+        for (int32_t k = 0; k < n_kinds; k++) FUZZ_FILL(in, traffic[i][k], 32, NULL);
+    }
+    desc.tensors = tensors;
+    desc.layer_kinds = has_kinds ? layer_kinds : NULL;
+    desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
+    desc.forward_traffic = fuzz_pick(in, 2) ? traffic[0] : NULL;
+    desc.backward_traffic = fuzz_pick(in, 2) ? traffic[1] : NULL;
+    desc.user = &desc;
+    desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
+    desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
+    desc.buffers = has_buffers ? buffers : NULL;
+    desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
+    desc.spill_directory = fuzz_pick(in, 2) ? "/tmp" : NULL;
+    desc.shapes = has_shapes ? shapes : NULL;
+    desc.n_shapes = has_shapes ? fuzz_count_32(in) : 0;
+    /* The table has a row for each shape, layer and slice. */
+    if (desc.slice_rows > 0 && desc.n_rows > desc.slice_rows)
+        n_slices += (desc.n_rows - 1) / desc.slice_rows;
+    desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
+    for (i = 0; i < FUZZ_N; i++) {
+        if (i && !has_shapes) break;
+        FUZZ_FILL(in, profiles[i], 36232, NULL);
+        profiles[i].n_tensors = desc.n_tensors;
+        profiles[i].n_kinds = n_kinds;
+        for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
+    }
+    for (i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, states[i], 24, &states[i].name);
+        states[i].name = "s";
+    }
+    for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, alternatives[i], 32, NULL);
+    desc.n_alternatives = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.alternatives = fuzz_pick(in, 4) ? alternatives : NULL;
+    desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.states = fuzz_pick(in, 4) ? states : NULL;
+    desc.update = fuzz_pick(in, 4) ? fuzz_layer : NULL;
+    fuzz_session_plan(&desc, has_profile ? profiles : NULL);
     free(traffic[0]);
     free(traffic[1]);
+}
+
+/* A valid session with micro-batches in flight, except for some words. */
+static void fuzz_in_flight(fuzz_bytes* in) {
+    static const char* const names[FUZZ_N] = {"a", "b", "c", "d"};
+    memo_session_desc desc = {.n_layers = FUZZ_N, .n_rows = 64, .tile_rows = 8};
+    memo_tensor tensors[FUZZ_N];
+    memo_turn order[FUZZ_TURNS];
+    memo_session_buffer buffers[] = {
+        {"span", 0, 8, MEMO_PASS_FORWARD, 1, MEMO_PASS_BACKWARD, 1, 0},
+        {"operand", 0, 8, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
+        {"scratch", 64, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0},
+        {"whole", 64, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
+    memo_session_alternative alternatives[] = {{0, 0, 4, 1e-6}, {2, 32, 0, 1e-6}};
+    int64_t rows[FUZZ_N * FUZZ_N * FUZZ_N]; /* each micro-batch in flight has its own */
+    memo_session_output outputs[] = {{"o", NULL, sizeof rows, MEMO_TYPE_U8, 0}};
+    memo_profile profile = {.n_rows = 64, .n_kinds = 1};
+    int i;
+    desc.n_tensors = profile.n_tensors = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
+    desc.policy = (memo_policy)fuzz_pick(in, MEMO_N_POLICIES);
+    desc.n_buffers = (int32_t)fuzz_pick(in, FUZZ_N + 1);
+    desc.n_alternatives = desc.n_buffers > 2 ? (int32_t)fuzz_pick(in, 3) : 0;
+    desc.n_outputs = (int32_t)fuzz_pick(in, 2);
+    desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
+    desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
+    for (i = 0; i < FUZZ_N; i++) {
+        const memo_tensor tensor = {names[i], 8 * (int64_t)fuzz_pick(in, 8),
+                                    (memo_tensor_rule)fuzz_pick(in, 4), 0};
+        tensors[i] = tensor;
+        strcpy(profile.tensors[i].name, names[i]);
+    }
+    for (i = 0; i < FUZZ_N * FUZZ_N * FUZZ_N; i++) rows[i] = 8 * fuzz_pick(in, 10) - 8;
+    profile.forward_s[0] = profile.backward_s[0] = profile.weights_s[0] = 1e-3;
+    profile.copies[1].size_bytes = 1 << 20;
+    profile.copies[1].out_s = profile.copies[1].back_s = 1e-3 * fuzz_pick(in, 4);
+
+    /* Then some words, and all pointers. */
+    const int32_t n_buffers = desc.n_buffers, n_alternatives = desc.n_alternatives;
+    desc.n_order = fuzz_order(in, order);
+    const int32_t n_order = desc.n_order;
+    fuzz_change(in, &desc, sizeof desc);
+    fuzz_session_pointers(&desc);
+    if (desc.n_layers > FUZZ_N) desc.n_layers = FUZZ_N; /* `rows` has no more */
+    if (desc.n_tensors > FUZZ_N) desc.n_tensors = FUZZ_N;
+    if (desc.n_order > n_order && desc.n_order <= MEMO_TURNS_MAX) desc.n_order = n_order;
+    if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
+    if (desc.n_alternatives > n_alternatives) desc.n_alternatives = n_alternatives;
+    if (desc.n_outputs > 1) desc.n_outputs = 1;
+    desc.n_shapes = desc.n_states = 0;
+    fuzz_change(in, &profile, sizeof profile);
+    profile.n_tensors = desc.n_tensors;
+    for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, names[i]);
+    for (i = 0; i < 4; i++) {
+        fuzz_change(in, &buffers[i], sizeof buffers[i]);
+        FUZZ_POINTERS(buffers[i], 48, &buffers[i].name);
+        buffers[i].name = names[i];
+    }
+    outputs[0].address = rows;
+    desc.tensors = tensors;
+    desc.order = fuzz_pick(in, 32) ? order : NULL;
+    desc.buffers = buffers;
+    desc.alternatives = alternatives;
+    desc.outputs = outputs;
+    desc.rows = desc.policy == MEMO_POLICY_ROWS ? rows : NULL;
+    desc.user = &desc;
+    desc.forward = desc.backward = fuzz_pick(in, 32) ? fuzz_layer : NULL;
+    desc.weights = fuzz_pick(in, 8) ? fuzz_layer : NULL;
+    desc.recompute = fuzz_pick(in, 8) ? fuzz_recompute : NULL;
+    desc.between = fuzz_pick(in, 2) ? fuzz_pass : NULL;
+    desc.setup = fuzz_pick(in, 2) ? fuzz_pass : NULL;
+    desc.loss = fuzz_pick(in, 16) ? NULL : fuzz_pass;
+    fuzz_session_plan(&desc, fuzz_pick(in, 4) ? &profile : NULL);
 }
 
 static void fuzz_blocks(fuzz_bytes* in) {
     memo_blocks_schedule_desc desc;
     memo_block_times times[FUZZ_N * FUZZ_N];
     memo_schedule* schedule;
-    fuzz_fill(in, &desc, sizeof desc);
-    fuzz_fill(in, times, sizeof times);
+    FUZZ_FILL(in, desc, 20, NULL);
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, times[i], 40, NULL);
     desc.n_blocks = fuzz_count_32(in);
     desc.n_parts = fuzz_count_32(in);
     int passes = fuzz_pick(in, 8);
@@ -483,8 +638,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_layout layout;
     memo_parallel_prediction prediction;
     memo_parallel_list* list = NULL;
-    int64_t words[1 + sizeof desc / 8];
-    const int n_changed = fuzz_pick(in, 8);
+    const int is_any = fuzz_pick(in, 4) == 3;
     desc.model.n_layers = 4;
     desc.model.hidden = 64;
     desc.model.n_q_heads = desc.model.n_kv_heads = 8;
@@ -494,13 +648,12 @@ static void fuzz_layouts(fuzz_bytes* in) {
     desc.cluster.link_bytes_per_s = desc.cluster.nic_bytes_per_s = 1e9;
     desc.sequence = 1024;
     desc.global_batch = 8;
-    memcpy(words, &desc, sizeof desc);
-    if (n_changed == 7)
-        fuzz_fill(in, words, sizeof desc);
+    if (is_any)
+        fuzz_fill(in, &desc, sizeof desc);
     else
-        for (int i = 0; i < n_changed; i++) fuzz_word(in, &words[fuzz_pick(in, sizeof desc / 8)]);
-    memcpy(&desc, words, sizeof desc);
-    fuzz_fill(in, &layout, sizeof layout);
+        fuzz_change(in, &desc, sizeof desc);
+    FUZZ_POINTERS(desc, 336, NULL);
+    FUZZ_FILL(in, layout, 36, NULL);
     if (fuzz_pick(in, 2)) {
         layout.data = layout.pipeline = layout.tensor = layout.ring = 1;
         layout.ulysses = desc.cluster.n_gpus;
@@ -522,7 +675,8 @@ static void fuzz_degrees(fuzz_bytes* in) {
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
     memo_degrees_problem all = {0};
-    fuzz_fill(in, costs, sizeof costs);
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, costs[i], 64, NULL);
+    FUZZ_POINTERS(all, 2144, &all.costs);
     all.costs = costs;
     all.n_blocks = fuzz_count_32(in);
     all.n_degrees = fuzz_count_32(in);
@@ -536,7 +690,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
     fuzz_word(in, &time_limit_s);
     if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, planned, &plan, &fuzz_error)))
         FUZZ_CHECK(plan.step_s >= 0 && plan.lower_bound_s <= plan.step_s && plan.memory_bytes >= 0);
-    fuzz_fill(in, &model, sizeof model);
+    FUZZ_FILL(in, model, 264, NULL);
     model.n_degrees = fuzz_count_32(in);
     for (int i = 0; i < FUZZ_N; i++) {
         model.degrees[i] = degrees[i];
@@ -553,7 +707,7 @@ static void fuzz_descs(const uint8_t* data, size_t size) {
     static void (*const targets[])(fuzz_bytes*) = {
         fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
         fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh,        fuzz_session,
-        fuzz_blocks,    fuzz_layouts,   fuzz_degrees};
+        fuzz_blocks,    fuzz_layouts,   fuzz_degrees,     fuzz_in_flight};
     fuzz_bytes in = {.next = data, .left = size};
     targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
 }

@@ -92,6 +92,31 @@ static void rig_end(rig* g) {
 }
 #define own_rig OWNED(rig_end) rig
 
+/* Ranks wait for each other so long from now on. */
+static void rig_set_timeout(rig* g, double timeout_s) {
+    rig_synchronize(g);
+    ((memoi_threads_rank*)g->comms[0]->context)->group->world->desc.timeout_s = timeout_s;
+}
+
+/* --- gates --- */
+
+/* A stream that waits at gate k goes on when gates_open is above k.  A test that never opens it
+ * ends with an error. */
+static int32_t gates_open;
+
+static memo_status gate_function(void* args, memo_error* e) {
+    const int32_t gate = *(const int32_t*)args;
+    for (int tries = 0; tries < 30000; tries++) {
+        if (__atomic_load_n(&gates_open, __ATOMIC_ACQUIRE) > gate) return MEMO_STATUS_OK;
+        pause_s(1e-3);
+    }
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "gate %d stays closed", (int)gate);
+}
+static void wait_at_gate(rank_case* c, memo_stream stream, int32_t gate) {
+    CHECK_OK(memo_host_device_launch(c->device, stream, gate_function, &gate, sizeof gate, &error));
+}
+static void open_gate(void) { __atomic_fetch_add(&gates_open, 1, __ATOMIC_ACQ_REL); }
+
 /* --- the common cases --- */
 
 static void run_case(case_function function) {
@@ -286,7 +311,8 @@ TEST(a_peer_that_comes_wakes_a_rank) {
         double best_s = 1;
         float x[2] = {0, 0};
         own_rig g = rig_of(2, NULL);
-        for (int i = 0; i < 20; i++) {
+        /* Without a ring each try takes a whole nap.  On a busy machine most may. */
+        for (int i = 0; i < 500 && best_s >= 0.7 * MEMOI_THREADS_NAP_NS * 1e-9; i++) {
             const double start_s = now_s();
             for (int32_t r = 0; r < 2; r++) {
                 memo_stream s = g.cases[r].streams[0];
@@ -304,8 +330,8 @@ TEST(a_peer_that_comes_wakes_a_rank) {
 
 /* --- failures --- */
 
-/* Generous: the machine may be busy. */
-#define BOUND_S 5.0
+/* Below the time-outs of ranks that must not wait for them.  The machine may be busy. */
+#define BOUND_S 15.0
 
 /* The state after a failure: the status of every rank, of its stream and of its next call is COMM
  * with all the words, within BOUND_S; and everything can be destroyed. */
@@ -345,9 +371,10 @@ static void rig_remove(rig* g, int32_t rank) {
 
 TEST(a_rank_that_never_comes_is_named) {
     float x[4] = {0, 0, 0, 0};
-    own_rig g = rig_of_timed(4, 0.3);
+    own_rig g = rig_of_timed(4, 60);
     for (int32_t r = 0; r < 4; r++)
-        CHECK(may_be_late(memo_barrier(g.comms[r], g.cases[r].streams[0], &error)));
+        CHECK_OK(memo_barrier(g.comms[r], g.cases[r].streams[0], &error));
+    rig_set_timeout(&g, 0.3); /* all have come once, so that threads run */
     for (int32_t r = 0; r < 4; r++)
         if (r != 2)
             CHECK(may_be_late(memo_all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
@@ -507,7 +534,7 @@ static void split_with_missing(rank_case* c) {
 }
 
 TEST(a_split_times_out) {
-    own_rig g = rig_of_timed(3, 0.2);
+    own_rig g = rig_of_timed(3, 0.5);
     rig_run(&g, split_with_missing, 1);
     CHECK_IS(now_s() - g.start_s, <, BOUND_S);
 }
@@ -612,30 +639,31 @@ TEST(a_peer_that_fails_wakes_the_others) {
     for (int i = 0; i < 2 * N_PEER_FAULTS; i++) {
         memo_comm_threads_desc desc = {.are_peers = 1, .timeout_s = 60};
         fault = (peer_fault)(i % N_PEER_FAULTS);
-        if (fault == COMES_NOT) desc.timeout_s = 0.3;
         own_rig g = rig_of(2 + i / N_PEER_FAULTS, &desc);
         memo_device broken = *g.devices[1];
         broken.copy = refuse_copy;
         if (fault == CANNOT_COPY) ((memoi_threads_rank*)g.comms[1]->context)->device = &broken;
         rig_run(&g, meet_all, 1);
+        if (fault == COMES_NOT) rig_set_timeout(&g, 0.3);
         rig_run(&g, gather_beside_a_fault, 1);
         CHECK_IS(now_s() - g.start_s, <, BOUND_S);
         g.comms[1] = g.cases[1].comm;
     }
 }
 
-/* Both wait for the other's event, and neither for a stream: calls return while streams sleep, and
- * what is sent is set later, one rank after the other. */
-static void exchange_during_a_sleep(rank_case* c) {
+/* Both wait for the other's event, and neither for a stream: all calls return while streams wait at
+ * gates, and what is sent is set later, one rank after the other. */
+static int32_t n_ranks_back;
+static void exchange_behind_gates(rank_case* c) {
     enum { N = 3 };
     memo_comm* comm = c->comm;
     memo_stream s = c->streams[0];
     double *x = (double*)case_array(4 * N, MEMO_TYPE_F64), *received = x + N, *sums = x + 2 * N;
     double* later = x + 3 * N;
-    const double start_s = now_s();
-    for (int i = 0; i < N; i++) later[i] = comm->rank + i;
+    for (int i = 0; i < N; i++) later[i] = comm->rank + i, received[i] = sums[i] = -1;
     for (int is_sum = 0; is_sum < 2; is_sum++) {
-        CHECK_OK(memo_host_device_sleep(c->device, s, comm->rank == is_sum ? 0.2 : 0.1, &error));
+        /* Rank 1 passes first at the exchange, rank 0 at the sum. */
+        wait_at_gate(c, s, 2 * is_sum + (comm->rank == is_sum));
         CHECK_OK(
             memo_copy(c->device, s, MEMO_COPY_ON_DEVICE, is_sum ? sums : x, later, N * 8, &error));
         if (is_sum) continue;
@@ -646,9 +674,16 @@ static void exchange_during_a_sleep(rank_case* c) {
         CHECK_OK(memo_fill(c->device, s, x, 0, N * 8, &error)); /* after the peer has read it */
     }
     CHECK_OK(memo_all_reduce(comm, s, sums, sums, N, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error));
-    CHECK_CASE(now_s() - start_s < 0.19, "%g s", now_s() - start_s);
+
+    /* The last rank whose calls have returned opens the gates.  A call that waits for a stream
+     * never returns, and the gate ends the test. */
+    if (__atomic_add_fetch(&n_ranks_back, 1, __ATOMIC_ACQ_REL) == 2)
+        for (int gate = 0; gate < 4; gate++) {
+            for (int i = 0; i < N; i++) CHECK(gate > 0 || (received[i] == -1 && sums[i] == -1));
+            open_gate();
+            pause_s(0.01);
+        }
     CHECK_OK(memo_stream_synchronize(c->device, s, &error));
-    CHECK(now_s() - start_s >= 0.3);
     for (int i = 0; i < N; i++) CHECK(received[i] == 1 - comm->rank + i && sums[i] == 1 + 2 * i);
     CASE_FREE(x);
 }
@@ -659,31 +694,43 @@ static void run_two_peers(case_function function) {
     rig_run(&g, function, 1);
 }
 
-TEST(peers_wait_for_events_on_their_streams) { run_two_peers(exchange_during_a_sleep); }
+TEST(peers_wait_for_events_on_their_streams) {
+    gates_open = n_ranks_back = 0;
+    run_two_peers(exchange_behind_gates);
+}
 
-/* Rank 0 has sent, and its device fails before the other's stream has read. */
+/* Rank 0 has sent, and its device fails before the other's stream has read: that waits at gate 1,
+ * which rank 0 opens when it has aborted.  Rank 0 fails behind gate 0, which rank 1 opens when it
+ * has enqueued. */
 static void overwrite_after_a_failure(rank_case* c) {
     static double from[4096], to[4096];
     memo_comm* comm = c->comm;
     memo_stream s = c->streams[0];
     memo_error own;
     if (comm->rank == 1) {
-        CHECK_OK(memo_host_device_sleep(c->device, s, 0.2, &error));
+        wait_at_gate(c, s, 1);
+        CHECK_OK(memo_host_device_sleep(c->device, s, 0.05, &error));
         CHECK_OK(memo_receive(comm, s, to, 4096, MEMO_TYPE_F64, 0, &error));
+        open_gate();
         CHECK_OK(memo_stream_synchronize(c->device, s, &error));
         for (int i = 0; i < 4096; i++) CHECK(to[i] == 1);
         return;
     }
     for (int i = 0; i < 4096; i++) from[i] = 1;
     CHECK_OK(memo_send(comm, s, from, 4096, MEMO_TYPE_F64, 1, &error));
+    wait_at_gate(c, c->streams[1], 0);
     CHECK_OK(memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0, &error));
     CHECK(memo_stream_synchronize(c->device, c->streams[1], &own) == MEMO_STATUS_DEVICE);
     memo_comm_abort(comm);
+    open_gate();
     CHECK(memo_barrier(comm, s, &own) == MEMO_STATUS_COMM);
     for (int i = 0; i < 4096; i++) from[i] = 2;
 }
 
-TEST(a_peer_whose_device_failed_waits_for_its_readers) { run_two_peers(overwrite_after_a_failure); }
+TEST(a_peer_whose_device_failed_waits_for_its_readers) {
+    gates_open = 0;
+    run_two_peers(overwrite_after_a_failure);
+}
 
 /* --- the rank that differs is named --- */
 
@@ -850,11 +897,14 @@ TEST(links_take_their_time_and_no_processor) {
         const double expected = runs[i].expected_s;
         memo_comm_threads_desc desc = {.bytes_per_s = runs[i].bytes_per_s};
         own_rig g = rig_of(4, &desc);
-        double measured = timed(&g, runs[i].enqueue);
+        /* Never shorter; on a busy machine any run may be longer, so one of many must not be. */
+        double measured = 1e9;
+        for (int run = 0; run < 20 && measured > expected * 3 + 0.2; run++)
+            measured = timed(&g, runs[i].enqueue);
         IN_CASE("%s %.1f ms, model %.1f ms", runs[i].name, measured * 1e3, expected * 1e3);
         printf("# links: %s\n", memo_test.case_name);
         CHECK_IS(measured, >=, expected * 0.999);
-        CHECK_IS(measured, <=, expected * 3 + 0.2); /* on a busy machine */
+        CHECK_IS(measured, <=, expected * 3 + 0.2);
     }
 }
 

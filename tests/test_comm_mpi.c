@@ -161,6 +161,24 @@ TEST(messages_that_differ_name_both_ranks) {
                      "rank 0 sends 64 f32 to rank 1, which receives 64 i32");
 }
 
+/* Without checks MPI itself would take fewer bytes in silence, and end the process on more. */
+TEST(sizes_that_differ_are_named_without_checks) {
+    static float from[64], to[64];
+    for (int is_longer = 0; is_longer < 2; is_longer++) {
+        if (!failure_begin(60, 0)) continue;
+        if (rank.comm->rank == 0)
+            CHECK_OK(memo_send(rank.comm, rank.streams[0], from, is_longer ? 64 : 32, MEMO_TYPE_F32,
+                               1, &error));
+        else if (rank.comm->rank == 1)
+            CHECK_OK(memo_receive(rank.comm, rank.streams[0], to, is_longer ? 32 : 64,
+                                  MEMO_TYPE_F32, 0, &error));
+        expect_failure(is_longer ? "rank 1 of 'mpi world' receives 128 bytes from rank 0 in sends "
+                                   "and receives, which sends more: sizes differ"
+                                 : "rank 1 of 'mpi world' receives 256 bytes from rank 0 in sends "
+                                   "and receives, which sends 128: sizes differ");
+    }
+}
+
 /* The same count and type, in another step. */
 TEST(steps_that_differ_name_both_ranks) {
     for (int is_collective = 0; is_collective < 2; is_collective++) {

@@ -457,9 +457,10 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
                              "folders are valid",
                              name);
-    status = memoi_swap_check_order(desc, error);
-    if (!status) status = memoi_swap_check_slices(desc, error);
-    return status ? status : memoi_swap_check_tensors(desc, error);
+    /* Tensors first: the other checks read the tables by their numbers. */
+    status = memoi_swap_check_tensors(desc, error);
+    if (!status) status = memoi_swap_check_order(desc, error);
+    return status ? status : memoi_swap_check_slices(desc, error);
 }
 
 memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {

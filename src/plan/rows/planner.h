@@ -121,6 +121,26 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return status;
 }
 
+/* The states that the engine gets.  The swap desc is valid. */
+MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
+    const char* const name = memoi_rows_desc_name(desc);
+    const struct memob_states_desc* states = desc->states;
+    const int64_t n_layers = desc->swap->n_layers / memob_max(desc->swap->n_slices, 1) + 2;
+    memo_status status;
+    if (!states) return MEMO_STATUS_OK;
+    if (desc->swap->order)
+        return MEMOB_INVALID(error,
+                             "%s.states: do not work with an order (%d turns); plan either alone",
+                             name, (int)desc->swap->n_order);
+    if (!states->states)
+        return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
+    status = memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX,
+                                 error);
+    return status ? status
+                  : memob_check_integer(name, "states->n_layers", states->n_layers, n_layers,
+                                        n_layers, error);
+}
+
 /* Below 0 if one of the numbers is. */
 MEMOI double memoi_rows_least_traffic(const memo_traffic* traffic) {
     return (double)memob_min(
@@ -282,6 +302,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     status = memoi_rows_check(desc, error);
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
+    if (!status) status = memoi_rows_check_states(desc, error);
     for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) {

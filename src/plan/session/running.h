@@ -163,7 +163,7 @@ MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t 
                           : placing == MEMOI_PLACE_WEIGHTS
                               ? memoi_session_own(s)->weight_places[s->next_turn]
                               : s->first_step / s->n_turn_steps;
-    return part->base
+    return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
                                                 layer - s->first_layer)
