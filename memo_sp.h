@@ -765,29 +765,29 @@ typedef struct memo_ulysses_heads {
  * (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
- * which no rank reads anything are left out.  All steps send each row once to each rank that reads
- * the row.
+ * which no rank reads anything are left out, and steps with few rows come first.  All steps send
+ * each row once to each rank that reads the row.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
- *              once, while the next step computes, in fp32 or rounded to the tensors' type; the
- *              owner adds these in fp32, in the order of steps; step 0, the owner's own, comes just
- *              before the contribution of the last step
+ *              once, in fp32 or rounded to the tensors' type; the owner adds these in fp32 on the
+ *              engine's stream, in the order of steps; step 0, the owner's own, comes last
  *
  * The rows for a reader are ranges, each a message of k and a message of v.  A sequence has at most
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Memory does not grow with the ring: two buffers for keys and values, and four for d_k and d_v:
- * their sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds
- * a race if any of these waits is removed:
+ * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
+ * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
+ * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
+ * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any of
+ * these waits is removed:
  *
- *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
- *                           for the steps that used the buffers that the exchange fills; in
- *                           backward, for step s - 1, which made the d_k and d_v that are sent
- *   step s       waits for  exchange s - 1, which brought the keys of step s; in backward, for the
- *                           exchange that sent the previous contribution; and, before the step adds
- *                           what exchange s returns, for exchange s
+ *   an exchange  waits for  the start (the first one), so that k and v are complete, or are back
+ *                           from swap; the latest step whose keys lay in the room that it fills; in
+ *                           backward, the step that made the d_k and d_v that are sent
+ *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
+ *                           sent what lay in the room of its contribution
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */
 
@@ -5309,13 +5309,13 @@ enum {
 };
 /* Events of attention. */
 enum {
-    MEMOI_TARGET_COMPUTED = 0,
-    MEMOI_TARGET_EVEN,
-    MEMOI_TARGET_ODD,
-    MEMOI_TARGET_HEADS, /* a group has arrived by heads */
-    MEMOI_TARGET_DONE,  /* a group is computed, or the first may start */
-    MEMOI_TARGET_ROWS,  /* a group has left by rows */
-    MEMOI_TARGET_N_EVENTS
+    MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
+    MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
+    MEMOI_TARGET_ROWS,      /* a group has left by rows */
+    MEMOI_TARGET_COMPUTED,
+    MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
+    MEMOI_TARGET_EXCHANGES = 64,
+    MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
 };
 
 typedef struct memoi_target {
@@ -6182,6 +6182,23 @@ typedef struct memoi_exchange_step {
     int64_t q_row, n_q_rows, k_row, n_k_rows;
 } memoi_exchange_step;
 
+/* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
+ * room.  Contributions that arrive are added at once, and share a place behind those that leave. */
+enum { MEMOI_POOL_KEYS = 0, MEMOI_POOL_GRADIENTS, MEMOI_N_POOLS };
+
+/* Where rows of a step lie in a pool, and the last earlier step whose rows lay there; 0: none. */
+typedef struct memoi_exchange_room {
+    int64_t row;
+    int32_t after;
+} memoi_exchange_room;
+
+/* One group of messages: brings the keys of step k and returns what step `given` contributed to
+ * gradients; 0: neither. */
+typedef struct memoi_exchange_turn {
+    int32_t k, given;
+} memoi_exchange_turn;
+enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
+
 /* Of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
@@ -6193,10 +6210,19 @@ struct memo_exchange {
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int64_t most_runs;             /* of a rank */
-    int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;               /* (2, ring) of all sequences, by steps: sent; received */
-    memoi_exchange_step* steps;    /* (ring, n_parts) */
+    int64_t most_runs;          /* of a rank */
+    int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    memoi_exchange_step* steps; /* (ring, n_parts) */
+    /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
+     * if others contribute, too (has_others). */
+    memoi_exchange_room* rooms;
+    int32_t has_others;
+    int64_t taken_row; /* where contributions arrive */
+    /* (2): of forward, of backward, in the order in which all ranks enqueue them. */
+    memoi_exchange_turn* turns[2];
+    int32_t n_turns[2];
+    int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
     memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of the rows that arrive */
@@ -6213,6 +6239,106 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
+                                                        int32_t s) {
+    return &plan->rooms[pool * ((int64_t)plan->shape.sharding.ring + 1) + s];
+}
+MEMOI int32_t* memoi_exchange_turn_of(const memo_exchange* plan, int what, int32_t s) {
+    return &plan->turn_of[(int64_t)what * plan->shape.sharding.ring + s];
+}
+
+/* --- pools --- */
+
+#ifndef MEMOI_POOL_ALIGNMENT /* tests set it */
+#define MEMOI_POOL_ALIGNMENT                                                                       \
+    8 /* rows of a step begin at a multiple, so that kernels can load them */
+#endif
+
+/* Rows [begin, end) of a pool, where the rows of a step were last; 0: none. */
+typedef struct memoi_pool_stretch {
+    int64_t begin, end;
+    int32_t step;
+} memoi_pool_stretch;
+
+typedef struct memoi_pool {
+    int64_t n_rows;
+    memoi_pool_stretch* stretches; /* ascending, without gaps */
+    int32_t n;
+} memoi_pool;
+
+/* Rows of a pool.  Two sets of a rank's rows always leave room for the next step beside the present
+ * one.  Rounded contributions are computed elsewhere. */
+MEMOI int64_t memoi_pool_rows(const memoi_shape* shape, int pool) {
+    const int64_t n = shape->n_batch * shape->key_sharding.ring_tokens;
+    const int n_sets = 2 + (pool == MEMOI_POOL_GRADIENTS && shape->carried_type == MEMO_TYPE_F32);
+    return n_sets * memob_align_up(n, MEMOI_POOL_ALIGNMENT);
+}
+
+/* The last step whose rows lie in [begin, end). */
+MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int64_t begin, int64_t end) {
+    int32_t step = 0;
+    for (int32_t i = 0; i < pool->n && pool->stretches[i].begin < end; i++)
+        if (pool->stretches[i].end > begin && pool->stretches[i].step > step)
+            step = pool->stretches[i].step;
+    return step;
+}
+
+MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
+    memoi_pool_stretch *s = pool->stretches, first, last;
+    int32_t i = 0, j, n_new = 1;
+    memoi_pool_stretch made[3];
+    while (s[i].end <= begin) i++;
+    for (j = i; s[j].end < end; j++) {
+    }
+    first = s[i];
+    last = s[j];
+    made[0].begin = begin;
+    made[0].end = end;
+    made[0].step = step;
+    if (first.begin < begin) {
+        made[1] = made[0];
+        made[0] = first;
+        made[0].end = begin;
+        n_new++;
+    }
+    if (last.end > end) {
+        made[n_new] = last;
+        made[n_new++].begin = end;
+    }
+    memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
+    memcpy(s + i, made, (size_t)n_new * sizeof *s);
+    pool->n += n_new - (j - i + 1);
+}
+
+/* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
+ * and the next step has room beside it. */
+MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes, int32_t n_steps,
+                          memoi_exchange_room* rooms) {
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const memoi_pool_stretch all = {0, n_rows, 0};
+    pool->n_rows = n_rows;
+    pool->n = 1;
+    pool->stretches[0] = all;
+    for (int32_t s = 1; s < n_steps; s++) {
+        const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
+        int32_t cost = INT32_MAX;
+        rooms[s].row = rooms[s].after = 0;
+        for (int32_t i = 0; i < 2 * pool->n && cost && n; i++) {
+            const memoi_pool_stretch* at = &pool->stretches[i / 2];
+            const int64_t row =
+                i % 2 ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
+            const int has_room = row >= next || (n_rows - next) / unit * unit >= row + n;
+            const int32_t after = row + n > n_rows ? 0 : memoi_pool_last_step(pool, row, row + n);
+            const int32_t cost_here = has_room ? after : (int32_t)memob_max(after, s - 1);
+            if (row + n > n_rows || cost_here >= cost) continue;
+            cost = cost_here;
+            rooms[s].row = row;
+            rooms[s].after = after;
+        }
+        if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
+    }
 }
 
 /* --- runs --- */
@@ -6362,14 +6488,123 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     return p;
 }
 
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps:
- * so, if this rank neither sends nor gets anything, the search goes on among the others.  If that
- * takes too long, no step is left out. */
+/* --- turns --- */
+
+/* Contributions that keys may overtake; what waits for them then is gradients alone. */
+enum { MEMOI_TURNS_OVERTAKEN = 4 };
+
+/* The order of exchanges, the same on all ranks, so that no two ranks wait for each other: keys of
+ * step k behind contribution behind[k].  Keys and a contribution that may begin at the same time,
+ * on the rank that gets room last, share an exchange. */
+MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const int32_t* gates,
+                                     const int32_t* behind) {
+    const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
+    memoi_exchange_turn* turns = plan->turns[is_backward];
+    int32_t n = 0, k = 1;
+    for (int32_t t = 0; t <= (is_backward ? plan->last_step : 0); t++) {
+        if (t) {
+            n += !n || turns[n - 1].given || gates[turns[n - 1].k] != t;
+            turns[n - 1].given = t;
+            *memoi_exchange_turn_of(plan, MEMOI_TURN_GIVEN, t) = n - 1;
+        }
+        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) {
+            turns[n++].k = k;
+            *memoi_exchange_turn_of(plan, what, k) = n - 1;
+        }
+    }
+    plan->n_turns[is_backward] = n;
+}
+
+/* The rooms of a rank that gets sizes[1 .. last_step] rows, and to which at most `most` return.
+ * Returns the row of the latter. */
+MEMOI int64_t memoi_exchange_lay(const memo_exchange* plan, memoi_pool* pool, int64_t* sizes,
+                                 int64_t most, memoi_exchange_room* rooms) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t n = plan->last_step + 1;
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
+    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), sizes, n, rooms);
+    sizes[n] = most && shape->carried_type == MEMO_TYPE_F32
+                   ? shape->n_batch * shape->key_sharding.ring_tokens
+                   : 0;
+    memoi_pool_lay(pool, taken_row, sizes, n + 1, rooms + shape->sharding.ring + 1);
+    return taken_row;
+}
+
+/* counts: (ring, ring), the rows that each reader reads of the keys at a distance; NULL: not known,
+ * and every rank assumes that two steps fill a pool. */
+MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step + 1;
+    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
+    int32_t* gates = MEMOB_ARRAY(scratch, int32_t, n);
+    int32_t* behind = MEMOB_ARRAY(scratch, int32_t, n);
+    memoi_exchange_room* others = MEMOB_ARRAY(scratch, memoi_exchange_room, 2 * ((int64_t)rd + 1));
+    memoi_pool pool = MEMO_ZERO(memoi_pool);
+    pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
+    if (scratch->failed) return;
+    for (int32_t s = 1; s < n; s++) {
+        sizes[s] = *memoi_exchange_rows_of(plan, 1, s);
+        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, s));
+        gates[s] = behind[s] = counts ? 0 : (int32_t)memob_max(s - 2, 0);
+    }
+    plan->has_others = most > 0;
+    plan->taken_row = memoi_exchange_lay(plan, &pool, sizes, most, plan->rooms);
+
+    /* Keys lie behind the contributions that must leave before the step that gives them room, and
+     * two steps more, which would wait else. */
+    for (int32_t r = 0; r < rd && counts; r++) {
+        most = 0;
+        for (int32_t s = 1; s < n; s++) {
+            const int64_t* count = &counts[(int64_t)plan->distances[s] * rd];
+            sizes[s] = count[r];
+            most = memob_max(most, count[(r + plan->distances[s]) % rd]);
+        }
+        (void)memoi_exchange_lay(plan, &pool, sizes, most, others);
+        for (int32_t k = 1; k < n; k++) {
+            const int32_t after = others[k].after;
+            int32_t last = (int32_t)memob_max(after - MEMOI_TURNS_OVERTAKEN, 0);
+            for (int32_t s = 1; s <= after + 2 && s < k; s++)
+                last = (int32_t)memob_max(last, others[rd + 1 + s].after);
+            gates[k] = (int32_t)memob_max(gates[k], after);
+            behind[k] = (int32_t)memob_max(behind[k], last);
+        }
+    }
+    memoi_exchange_make_turns(plan, 0, gates, behind);
+    memoi_exchange_make_turns(plan, 1, gates, behind);
+}
+
+/* Steps with fewest rows come first, as in a pool that others fill. */
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
+    const int32_t rd = plan->shape.sharding.ring;
+    for (int32_t s = 2; s <= plan->last_step; s++)
+        for (int32_t i = s; i > 1; i--) {
+            int64_t n[2] = {0, 0};
+            int32_t* distances = plan->distances + i - 1;
+            const int32_t moved = distances[1];
+            for (int32_t r = 0; r < 2 * rd; r++)
+                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
+            if (n[1] >= n[0]) break;
+            distances[1] = distances[0];
+            distances[0] = moved;
+            for (int is_receive = 0; is_receive < 2; is_receive++) {
+                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
+                        moved_rows = rows[1];
+                rows[1] = rows[0];
+                rows[0] = moved_rows;
+            }
+        }
+}
+
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
+ * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int64_t each = plan->most_runs * rd * shape->n_parts;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
     plan->sees = MEMOB_ARRAY(&plan->arrays, memoi_exchange_rows, each);
     for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
@@ -6379,32 +6614,39 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             for (int32_t i = 0; i < n; i++)
                 memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
         }
-    if (!plan->sees) return;
+    plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd; s++) {
+    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
         int64_t n_rows = !finds_all;
-        for (int32_t i = 0; i <= rd && (i < 2 || !n_rows); i++) {
-            const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
+        for (int32_t owner = 0; owner < rd; owner++) {
+            const int32_t reader = (owner + s) % rd;
+            if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
-                const memoi_exchange_pieces p =
-                    memoi_exchange_read(plan, part, owner, (owner + s) % rd);
-                n_rows += p.n_rows;
-                if (i >= 2) continue;
-                *memoi_exchange_pieces_of(plan, !i, s, part) = p;
-                *memoi_exchange_rows_of(plan, !i, n) +=
-                    p.n_rows * (shape->n_batch / shape->n_parts);
+                const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
+                const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
+                n_rows += n_read;
+                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                for (int i = 0; i < 2; i++) { /* sent; got */
+                    if ((i ? reader : owner) != me) continue;
+                    *memoi_exchange_pieces_of(plan, i, s, part) = p;
+                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
+    if (counts) memoi_exchange_sort_steps(plan, counts);
 
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
         for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
+    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    plan->arrays.failed |= scratch.failed;
+    memob_arrays_free(&scratch);
 }
 
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
@@ -6426,14 +6668,11 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
 
 /* Of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
-    char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
+    char* kv[2]; /* pools: keys and values of other ranks */
     float *block_out, *block_lse;
-    float* d_kv[2]; /* the sums of all steps */
-    /* The contribution of a step to another rank's keys: rows of d_k, then rows of d_v, from the
-     * first address on.  In carried_type: the contribution to send; the contribution that
-     * arrives. */
-    float* d_kv_step[2];
-    char *d_kv_out, *d_kv_in;
+    float* d_kv[2];   /* the sums of all steps */
+    char* gradients;  /* pool, in carried_type: contributions, each rows of d_k, then rows of d_v */
+    float* d_kv_step; /* the contribution of a step before it is rounded; NULL: computed in place */
     /* Keys and values of latent rows: of a step's, and of some heads. */
     char* expanded[2];
     float* d_expanded[2];
@@ -6456,23 +6695,18 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t last_step;  /* the plan's; 0 on a rank without heads */
-    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
-    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
-    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
-    int32_t has_worked; /* this rank computed in the previous step */
+    int32_t last_step; /* the plan's; 0 on a rank without heads */
+    int32_t is_ready;  /* the first exchange needs no wait: an earlier ring of this pass waited */
+    int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
 
     /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_exchanged; /* 1 + the latest exchange */
-    int32_t n_given;     /* 1 + the latest that sent a contribution */
-    int32_t has_arrived; /* contributions of the latest exchange are still to be added */
-    int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
+    int32_t n_turns;     /* exchanges passed or enqueued so far */
+    int32_t n_exchanged; /* 1 + the latest exchange enqueued */
+    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
+    int32_t seen;        /* the step that the exchanges have waited for; 0: the start; -1: none */
+    int32_t latest_use;  /* the last step that used the keys' pool */
+    int32_t is_in_use;   /* that pool, by an earlier ring of this pass */
 } memoi_ring;
-
-MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
-    if (!ring->last_step || !ring->shape->heads.n_q) return 0;
-    return ring->is_backward ? ring->last_step + 2 : ring->last_step;
-}
 
 /* Elements of q. */
 MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
@@ -6495,25 +6729,53 @@ MEMOI memo_type memoi_ring_type(const memoi_shape* shape, int tensor) {
 MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, is_v);
 }
-/* Bytes of a tensor that this rank sends or gets in exchange s: rows for step s + 1, or those that
- * step s - 1 read. */
-MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    const int is_kv = tensor < MEMOI_RING_D_KV;
-    return *memoi_exchange_rows_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1) *
-           memoi_ring_row(ring->shape, tensor) *
-           memo_type_bytes(memoi_ring_type(ring->shape, tensor));
+MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
+    return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
+}
+/* Rows of a tensor of step s that this rank sends or gets: keys to read, or gradients of the keys
+ * that were read. */
+MEMOI int64_t memoi_ring_rows(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
+    return *memoi_exchange_rows_of(ring->plan, (tensor < MEMOI_RING_D_KV) == is_receive, s);
 }
 
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
-    return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+    if (!s) return ring->kv[is_v];
+    return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
+                                        memoi_ring_row_bytes(ring->shape, is_v);
+}
+/* Where the contribution of step s lies that leaves, or arrives. */
+MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_receive) {
+    const memo_exchange* plan = ring->plan;
+    const int64_t row =
+        is_receive ? plan->taken_row : memoi_exchange_room_of(plan, MEMOI_POOL_GRADIENTS, s)->row;
+    return ring->buffers.gradients + row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+}
+/* Is the contribution to the own keys computed apart, because others are added meanwhile? */
+MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
+    return ring->last_step && ring->plan->has_others;
+}
+/* Where step s computes d_k and d_v. */
+MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n = s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+                        : shape->n_batch * shape->key_sharding.ring_tokens;
+    d_kv[0] = ring->d_kv_final[0];
+    d_kv[1] = ring->d_kv_final[1];
+    if (!s && !memoi_ring_is_apart(ring)) return;
+    d_kv[0] = ring->buffers.d_kv_step;
+    if (!d_kv[0])
+        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1, 0);
+    d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for exchange s, unless it has already. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t s) {
-    if (s < ring->n_awaited) return;
-    ring->n_awaited = s + 1;
-    memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+/* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
+ * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
+ * them, so this ends, too. */
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t turn) {
+    if (turn < ring->n_awaited) return;
+    ring->n_awaited = turn + 1;
+    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + turn % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
 }
 
@@ -6545,6 +6807,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
+    float* d_kv[2];
     memo_attention_block block = MEMO_ZERO(memo_attention_block);
     block.type = shape->type;
     block.scale = shape->scale;
@@ -6581,9 +6844,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
-        block.d_k = s ? buffers->d_kv_step[0] : ring->d_kv_final[0];
-        block.d_v = s ? block.d_k + *memoi_exchange_rows_of(ring->plan, 1, s) * block.k_row_stride
-                      : ring->d_kv_final[1];
+        memoi_ring_d_kv(ring, s, d_kv);
+        block.d_k = d_kv[0];
+        block.d_v = d_kv[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -6720,46 +6983,35 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     /* An earlier group may have begun the gradients of these keys. */
     const int begins_kv =
         ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
-    ring->n_awaited = ring->has_worked = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
+    ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
+    ring->seen = -1;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
-
-    /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
-     * which the last steps of an earlier group used. */
-    if (memoi_ring_n_exchanges(ring) &&
-        (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
-        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-/* Where a tensor of exchange s lies, which this rank sends or gets. */
-MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    const memoi_ring_buffers* buffers = &ring->buffers;
-    if (tensor == MEMOI_RING_D_KV) return is_receive ? buffers->d_kv_in : buffers->d_kv_out;
-    return memoi_ring_keys(ring, tensor, is_receive ? s + 1 : 0);
-}
-
-/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
- * step s - 1 to d_k and d_v, back to the owner. */
+/* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
+ * the owner. */
 MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
-    const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
-    const int32_t distance = ring->plan->distances[step];
+    const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
-    char* address = memoi_ring_place(ring, tensor, s, is_receive);
+    char* address;
     if (!is_kv) {
-        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
-                             *memoi_exchange_rows_of(ring->plan, !is_own, step) * row, type, peer);
+        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                             memoi_ring_contribution(ring, s, is_receive),
+                             memoi_ring_rows(ring, tensor, s, is_receive) * row, type, peer);
         return;
     }
 
     /* Pieces lie in the owner's rows; they arrive one after another. */
+    address = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
@@ -6773,62 +7025,40 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     }
 }
 
-/* Exchange s, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_KV;
-    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    memoi_target* target = ring->target;
-    char name[40]; /* only the ranks that take part have it */
-    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
-    int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
-    for (int i = first; i < end; i++) {
-        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens *
-                              memoi_ring_row(shape, i) * memo_type_bytes(memoi_ring_type(shape, i));
-        out[i] = memoi_ring_bytes(ring, i, s, 0);
-        in[i] = memoi_ring_bytes(ring, i, s, 1);
-        n_out += out[i];
-        n_in += in[i];
-        /* Whole buffers are announced, whichever rows travel. */
-        if (out[i]) reads[n_reads++] = memob_range_at(memoi_ring_place(ring, i, s, 0), whole);
-        if (in[i]) writes[n_writes++] = memob_range_at(memoi_ring_place(ring, i, s, 1), whole);
-    }
-    if (!n_out && !n_in) return;
-
-    /* The start; a step that used the buffer to fill, or made the contribution to send. */
-    if ((!ring->n_exchanged && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
-        out[MEMOI_RING_D_KV] || (in[MEMOI_RING_D_KV] && ring->uses[2])) {
-        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-        memset(ring->uses, 0, sizeof ring->uses);
-    }
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
-    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", s);
-    for (int i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
-    ring->n_exchanged = s + 1;
-    if (out[MEMOI_RING_D_KV]) ring->n_given = s + 1;
-    ring->has_arrived = in[MEMOI_RING_D_KV] > 0;
+/* The step before which an exchange may not begin: whose contribution it sends, or whose room it
+ * fills.  0: the start. */
+MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
+    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 0)) return turn->given;
+    return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
 }
 
-/* Adds what the readers of step s return to the rows of its pieces, in all sequences. */
+/* Makes an exchange wait for step s, the latest one enqueued, if its gate has not been passed. */
+MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+    const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
+    const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
+    int32_t gate = memoi_ring_gate(ring, turn);
+    if (!gate && ring->is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
+    if (gate <= ring->seen) return;
+    memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
+    ring->is_in_use = 0;
+    ring->seen = s;
+}
+
+/* Adds what the readers of step s returned to the rows of its pieces, in all sequences. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     memo_pack_desc pack;
     int64_t n = 0;
-    memoi_ring_await(ring, ring->n_exchanged - 1);
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
-    pack.packed[0] = ring->buffers.d_kv_in;
+    pack.packed[0] = memoi_ring_contribution(ring, s, 1);
     for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_row(shape, t);
         pack.rows[t] = ring->d_kv_final[t];
     }
-    pack.packed[1] = ring->buffers.d_kv_in + *memoi_exchange_rows_of(ring->plan, 0, s) *
+    pack.packed[1] = (char*)pack.packed[0] + memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 1) *
                                                  pack.n_columns[0] *
                                                  memo_type_bytes(pack.packed_type);
 
@@ -6840,7 +7070,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
+            memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
             for (int32_t t = 0; t < 2; t++)
                 pack.packed[t] = (char*)pack.packed[t] +
                                  n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
@@ -6848,57 +7078,132 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
             n = 0;
         }
     }
-    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
-    ring->has_arrived = 0;
-    ring->uses[2] = 1;
-    ring->has_worked = 1;
+    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind
- * which the last contributions return. */
-MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
-    const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
-    const int is_idle = ring->is_backward && !s;
-    const int64_t n_given =
-        *memoi_exchange_rows_of(ring->plan, 1, i) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
-    const memoi_ring_buffers* buffers = &ring->buffers;
+/* The next exchange, one group of messages, if this rank takes part. */
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
+    const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
+    const int32_t number = ring->n_turns++;
     memoi_target* target = ring->target;
-    ring->has_worked = 0;
-    for (int32_t part = 0; part < ring->shape->n_parts && !is_idle; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
+    char name[40]; /* only the ranks that take part have it */
+    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    int64_t n_out = 0, n_reads = 0, n_writes = 0;
+    for (int i = first; i < end; i++) {
+        const int is_kv = i < MEMOI_RING_D_KV;
+        const int32_t of = is_kv ? turn->k : turn->given;
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, i);
+        const int64_t out = memoi_ring_rows(ring, i, of, 0) * row_bytes;
+        const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
+        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
+        n_out += out;
+        /* All keys are announced, whichever rows travel. */
+        if (out)
+            reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
+                                     : memob_range_at(memoi_ring_contribution(ring, of, 0), out);
+        if (in)
+            writes[n_writes++] = memob_range_at(
+                is_kv ? memoi_ring_keys(ring, i, of) : memoi_ring_contribution(ring, of, 1), in);
+    }
+    if (!n_reads && !n_writes) return;
+
+    memoi_ring_pass(ring, turn, s);
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
+    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", number);
+    for (int i = 2 * first; i < 2 * end; i++)
+        memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
+        memoi_ring_add(ring, turn->given);
+    memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
+                        MEMOI_TARGET_RING);
+    ring->n_exchanged = number + 1;
+}
+
+/* The exchange in which a contribution leaves the room of that of step s; -1: none. */
+MEMOI int32_t memoi_ring_room_turn(const memoi_ring* ring, int32_t s) {
+    const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
+    return after ? *memoi_exchange_turn_of(ring->plan, MEMOI_TURN_GIVEN, after) : -1;
+}
+
+MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
+    const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
+    const int64_t n_given = is_apart ? (s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+                                          : shape->n_batch * shape->key_sharding.ring_tokens) *
+                                           memoi_ring_row(shape, MEMOI_RING_D_KV)
+                                     : 0;
+    memoi_target* target = ring->target;
+    float* d_kv[2];
+    int has_worked = 0;
+    for (int32_t part = 0; part < shape->n_parts; part++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
         memo_attention_block block;
         if (!step->n_q_runs) continue;
-        if (i && ring->is_backward && !ring->has_worked)
-            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_step[0], n_given * 4);
-        ring->has_worked = 1;
-        block = memoi_ring_block(ring, part, step, i);
-        if (i) {
-            memoi_ring_await(ring, i - 1); /* the keys */
-            ring->uses[(i + 1) % 2] = 1;
+        if (!has_worked) {
+            const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
+            const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
+            const int32_t room =
+                is_apart && !rounds ? memoi_ring_room_turn(ring, s ? s : ring->last_step + 1) : -1;
+            memoi_ring_await(ring, (int32_t)memob_max(keys, room));
+            if (s) ring->latest_use = s;
         }
+        if (is_apart && !has_worked) {
+            memoi_ring_d_kv(ring, s, d_kv);
+            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
+        }
+        has_worked = 1;
+        block = memoi_ring_block(ring, part, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (i && !ring->is_backward) memoi_ring_merge(ring, &block, step);
+        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
-    if (i && ring->is_backward && ring->has_worked) {
-        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
-        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_out,
-                          ring->shape->carried_type, buffers->d_kv_step[0], MEMO_TYPE_F32, n_given);
+    if (s && is_apart && rounds && has_worked) {
+        memoi_ring_await(ring, memoi_ring_room_turn(ring, s));
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
+                          shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
     }
-    if (ring->has_arrived) memoi_ring_add(ring, s - 1);
-    if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
-        memoi_target_record(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-MEMOI void memoi_ring_run(memoi_ring* ring) {
-    const int32_t n = ring->last_step + 1 + ring->is_backward;
-    memoi_ring_begin(ring);
-    for (int32_t s = 0; s < n && ring->shape->heads.n_q; s++) {
-        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange(ring, s);
-        memoi_ring_step(ring, s);
+/* The exchanges that may begin behind step s; 0: from the start. */
+MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
+    const memo_exchange* plan = ring->plan;
+    while (ring->n_turns < plan->n_turns[ring->is_backward]) {
+        const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
+        if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
+        memoi_ring_exchange(ring, turn, s);
     }
+}
+
+/* All steps.  A backward ends with step 0, the rank's own keys, behind which the last contributions
+ * return. */
+MEMOI void memoi_ring_run(memoi_ring* ring) {
+    const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
+    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    float* d_kv[2];
+    memoi_ring_begin(ring);
+    if (!ring->shape->heads.n_q) return;
+    if (n > 1) memoi_ring_exchange_behind(ring, 0);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t s = (i + is_backward) % n;
+        memoi_ring_step(ring, s);
+        if (s) memoi_ring_exchange_behind(ring, s);
+    }
+    ring->is_in_use |= ring->latest_use > ring->seen;
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
+
+    /* All contributions of others are there. */
+    memoi_ring_d_kv(ring, 0, d_kv);
+    for (int32_t is_v = 0; is_v < 2 && is_backward && memoi_ring_is_apart(ring); is_v++)
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
+                         0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
+                         1);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -7162,8 +7467,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
     const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
     const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
-    const int64_t carried_bytes = (n_kv[0] + n_kv[1]) * memo_type_bytes(shape->carried_type);
-    const int64_t q_rows = n_batch * shape->sharding.local_tokens; /* of this rank */
+    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
+    const int64_t q_rows = n_batch * shape->sharding.local_tokens;              /* of this rank */
     const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
     const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
     const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
@@ -7176,8 +7481,10 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order the use of a buffer in a pass order its use between passes, too. */
-    for (int i = 0; i < 4; i++)
-        b->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&c, has_ring * n_kv[i % 2] * bytes);
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.kv[is_v] =
+            memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                       memoi_ring_row_bytes(shape, is_v));
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -7211,19 +7518,17 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
     for (int i = 0; i < 2; i++)
         b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
-    for (int i = 0; i < 2; i++)
-        b->ring.d_kv_step[i] = (float*)memoi_hybrid_carve(&c, has_ring * n_kv[i] * 4);
-    b->ring.d_kv_out = memoi_hybrid_carve(&c, has_ring * carried_bytes);
-    b->ring.d_kv_in = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+    if (has_ring && shape->carried_type != MEMO_TYPE_F32)
+        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
+    b->ring.gradients = memoi_hybrid_carve(
+        &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
 
-    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    for (int i = 0; i < 2 && shape->is_replicated; i++) {
-        if (!is_grouped) b->results[1 + i] = (char*)(void*)b->ring.d_kv_step[i];
+    /* Replicas are sent and summed in fp32. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++)
         b->sums[i] =
             i && !is_grouped
                 ? b->sums[0]
                 : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
-    }
     return c.n_bytes;
 }
 
@@ -7350,7 +7655,10 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     a->target.device = device;
     a->target.events = a->events;
-    a->target.n_events = MEMOI_TARGET_N_EVENTS;
+    /* An exchange of keys and one of contributions for each step. */
+    a->target.n_events =
+        MEMOI_TARGET_EXCHANGED +
+        (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
@@ -7358,8 +7666,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+    for (int i = 0; i < a->target.n_events && !status; i++)
+        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -7440,6 +7748,13 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
     plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
     plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
+    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
+                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
+    plan->turn_of =
+        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] =
+            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
     plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);

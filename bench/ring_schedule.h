@@ -6,7 +6,7 @@
 
 #include "memo_sp.h"
 
-#define RING_SCHEDULE_RANKS 16
+#define RING_SCHEDULE_RANKS 128
 
 /* Durations.  A rate of 0 bytes per second means no time except the latency.  Ring and Ulysses have
  * links of their own, such as NIC and NVLink.  If they share one and run at the same time
@@ -36,14 +36,12 @@ static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, in
     return n;
 }
 
-/* An operation that all ranks do together, or an exchange of the ring that ranks with the same
- * number do together.  Returns 0, or 1 + the number. */
+/* An exchange of the ring: 1 + its number, which peers have too; otherwise 0. */
 static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
     static const char exchange[] = "ring exchange ";
     const char* name = part->text + op->name;
-    if (op->kind != MEMO_OP_RUN) return 0;
-    if (!strncmp(name, exchange, sizeof exchange - 1)) return 1 + atoi(name + sizeof exchange - 1);
-    return !strcmp(name, "gather keys") || !strcmp(name, "scatter gradients");
+    if (op->kind != MEMO_OP_RUN || strncmp(name, exchange, sizeof exchange - 1)) return 0;
+    return 1 + atoi(name + sizeof exchange - 1);
 }
 
 /* A rank's attention and links on paper. */
@@ -51,6 +49,8 @@ typedef struct ring_paper {
     memo_recorder* recorder;
     ring_costs costs;
     memo_message_call waiting[1024]; /* of a group */
+    /* Of exchanges of the ring, by numbers: whom this rank sends to, whom it receives from. */
+    unsigned char peers[2][2 * RING_SCHEDULE_RANKS][RING_SCHEDULE_RANKS];
 } ring_paper;
 
 /* An attention takes as long as its pairs, which the recorded operation does not have. */
@@ -81,7 +81,12 @@ static memo_status ring_paper_backward(void* user, memo_stream stream,
 static memo_status ring_paper_messages(memo_comm* comm, memo_stream stream,
                                        const memo_message_call* calls, int32_t n,
                                        memo_error* error) {
-    (void)comm, (void)stream, (void)calls, (void)n, (void)error;
+    ring_paper* paper = (ring_paper*)comm->context;
+    const int64_t number = comm->label.number;
+    (void)stream, (void)error;
+    for (int32_t i = 0; i < n; i++)
+        if (number < 2 * RING_SCHEDULE_RANKS && calls[i].peer < RING_SCHEDULE_RANKS)
+            paper->peers[!calls[i].is_send][number][calls[i].peer] = 1;
     return MEMO_STATUS_OK;
 }
 static memo_status ring_paper_collective(memo_comm* comm, memo_stream stream,
@@ -97,6 +102,7 @@ static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) 
     memo_comm comm;
     memset(&comm, 0, sizeof comm);
     comm.name = "paper";
+    comm.context = paper;
     comm.rank = rank;
     comm.size = size;
     comm.messages = ring_paper_messages;
@@ -125,7 +131,7 @@ static void ring_paper_set_links(const ring_costs* costs, memo_schedule* schedul
  * memo_sp_attention_desc_get_sizes.  The recorder has the schedule. */
 static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc, int32_t r,
                                          const memo_mask* masks, int is_backward,
-                                         const ring_costs* costs, memo_recorder** recorder,
+                                         const ring_costs* costs, ring_paper* paper,
                                          memo_schedule** schedule, memo_error* error) {
     char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
@@ -134,23 +140,23 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
-    ring_paper paper;
+    memo_recorder* recorder;
     memo_comm ring, ulysses;
     memo_status status;
-    memset(&paper, 0, sizeof paper);
-    if (costs) paper.costs = *costs;
+    if (costs) paper->costs = *costs;
     recorder_desc.on_paper = 1;
-    status = memo_recorder_create(&recorder_desc, recorder, error);
+    status = memo_recorder_create(&recorder_desc, &paper->recorder, error);
     if (status) return status;
-    paper.recorder = *recorder;
-    ring = ring_paper_comm(&paper, r, desc.sharding.ring);
-    ulysses = ring_paper_comm(&paper, desc.ulysses_rank, desc.sharding.ulysses);
+    recorder = paper->recorder;
+    ulysses = ring_paper_comm(paper, desc.ulysses_rank, desc.sharding.ulysses);
+    ulysses.context = calloc(1, sizeof *paper); /* its peers are not looked at */
+    ring = ring_paper_comm(paper, r, desc.sharding.ring);
     desc.ring = &ring;
     desc.ulysses = &ulysses;
-    desc.device = memo_recorder_get_device(*recorder);
+    desc.device = memo_recorder_get_device(recorder);
     desc.attention.forward = ring_paper_forward;
     desc.attention.backward = ring_paper_backward;
-    desc.attention.user = &paper;
+    desc.attention.user = paper;
     desc.device_memory = somewhere + ((int64_t)1 << 40); /* apart from the tensors */
     memset(&t, 0, sizeof t);
     t.q = t.k = t.v = t.d_out = somewhere;
@@ -163,10 +169,11 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     if (!status)
         status = (is_backward ? memo_sp_attention_backward
                               : memo_sp_attention_forward)(attention, exchange, &t, error);
-    memo_recorder_pause(*recorder); /* the end of the engine is not part of the schedule */
+    memo_recorder_pause(recorder); /* the end of the engine is not part of the schedule */
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
-    if (!status) status = memo_recorder_get_schedule(*recorder, schedule, error);
+    free(ulysses.context);
+    if (!status) status = memo_recorder_get_schedule(recorder, schedule, error);
     if (!status && costs) ring_paper_set_links(costs, *schedule);
     return status;
 }
@@ -190,12 +197,9 @@ static memo_status ring_schedule_begin(memo_schedule* all, const memo_schedule* 
     return status;
 }
 
-/* Appends op, on more streams too, without the bytes that it touches: ranks have memory of their
- * own. */
+/* Appends op, without the bytes that it touches: ranks have memory of their own. */
 static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* part,
                                      const memo_op* op, const int32_t* streams, int32_t first_event,
-                                     double duration_s, int64_t link_bytes,
-                                     const int32_t* more_streams, int32_t n_more,
                                      memo_error* error) {
     memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     if (op->kind == MEMO_OP_RECORD)
@@ -204,37 +208,39 @@ static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* pa
         return memo_schedule_add_wait(all, first_event + op->event, streams[op->stream], error);
     desc.name = part->text + op->name;
     desc.stream = streams[op->stream];
-    desc.duration_s = duration_s;
-    desc.link_bytes = link_bytes;
-    desc.more_streams = more_streams;
-    desc.n_more_streams = n_more;
+    desc.duration_s = op->duration_s;
+    desc.link_bytes = op->link_bytes;
     return memo_schedule_add_op(all, &desc, error);
 }
 
 /* Appends to schedule forward (is_backward 0) or backward of all ring ranks: streams "compute 0",
- * "ring 0", ...  An exchange occupies the streams of all ranks; the rank that sends most sets its
- * bytes and time. */
+ * "ring 0", ...  An exchange of a rank begins when its peers have begun theirs, and ends when what
+ * they send has been sent. */
 static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_mask* masks,
                                  int is_backward, const ring_costs* costs, memo_schedule* schedule,
                                  memo_error* error) {
-    memo_recorder* recorders[RING_SCHEDULE_RANKS];
+    const int32_t n = desc->sharding.ring;
+    ring_paper* papers = (ring_paper*)calloc((size_t)n, sizeof *papers);
     memo_schedule* parts[RING_SCHEDULE_RANKS]; /* the recorders' */
     int32_t streams[RING_SCHEDULE_RANKS][8], first_event[RING_SCHEDULE_RANKS];
+    int32_t events[2][RING_SCHEDULE_RANKS]; /* an exchange has begun; what it sends has left */
     int64_t at[RING_SCHEDULE_RANKS];
-    int32_t n = desc->sharding.ring;
-    memo_status status = MEMO_STATUS_OK;
-    memset(recorders, 0, sizeof recorders);
+    memo_status status =
+        papers && n <= RING_SCHEDULE_RANKS
+            ? MEMO_STATUS_OK
+            : memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d ranks", (int)n);
     memset(at, 0, sizeof at);
     for (int32_t r = 0; r < n && !status; r++)
-        status = ring_schedule_of_rank(desc, r, masks, is_backward, costs, &recorders[r], &parts[r],
-                                       error);
-    for (int32_t r = 0; r < n && !status; r++)
+        status =
+            ring_schedule_of_rank(desc, r, masks, is_backward, costs, &papers[r], &parts[r], error);
+    for (int32_t r = 0; r < n && !status; r++) {
         status = ring_schedule_begin(schedule, parts[r], r, streams[r], &first_event[r], error);
+        for (int k = 0; k < 2 && !status; k++)
+            status = memo_schedule_add_event(schedule, &events[k][r], error);
+    }
 
     while (!status) {
-        int32_t more[RING_SCHEDULE_RANKS], n_more = 0, next = INT32_MAX, first = -1;
-        double longest_s = 0;
-        int64_t most = 0;
+        int32_t next = INT32_MAX;
         /* Each rank up to its next exchange. */
         for (int32_t r = 0; r < n; r++)
             for (; at[r] < parts[r]->n_ops && !status; at[r]++) {
@@ -242,28 +248,32 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
                 const int32_t joins = ring_schedule_joins(parts[r], op);
                 if (joins && joins < next) next = joins;
                 if (joins) break;
-                status = ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r],
-                                           op->duration_s, op->link_bytes, NULL, 0, error);
+                status =
+                    ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r], error);
             }
         if (status || next == INT32_MAX) break;
 
-        /* The exchange with the lowest number. */
-        for (int32_t r = 0; r < n; r++) {
-            const memo_op* op = &parts[r]->ops[at[r]];
-            if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
-            at[r]++;
-            longest_s = op->duration_s > longest_s ? op->duration_s : longest_s;
-            most = op->link_bytes > most ? op->link_bytes : most;
-            if (first < 0)
-                first = r;
-            else
-                more[n_more++] = streams[r][op->stream];
-        }
-        status = ring_schedule_add(schedule, parts[first], &parts[first]->ops[at[first] - 1],
-                                   streams[first], first_event[first], longest_s, most, more,
-                                   n_more, error);
+        /* The exchange with the lowest number: ranks begin, send, and have received. */
+        for (int phase = 0; phase < 3; phase++)
+            for (int32_t r = 0; r < n && !status; r++) {
+                const memo_op* op = &parts[r]->ops[at[r]];
+                if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
+                for (int32_t peer = 0; peer < n && !status && phase; peer++)
+                    if (papers[r].peers[1][next - 1][peer] ||
+                        (phase == 1 && papers[r].peers[0][next - 1][peer]))
+                        status = memo_schedule_add_wait(schedule, events[phase - 1][peer],
+                                                        streams[r][op->stream], error);
+                if (phase == 1 && !status)
+                    status = ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r],
+                                               error);
+                if (phase < 2 && !status)
+                    status = memo_schedule_add_record(schedule, events[phase][r],
+                                                      streams[r][op->stream], error);
+                at[r] += phase == 2;
+            }
     }
-    for (int32_t r = 0; r < n; r++) memo_recorder_destroy(recorders[r]);
+    for (int32_t r = 0; r < n && papers; r++) memo_recorder_destroy(papers[r].recorder);
+    free(papers);
     return status;
 }
 

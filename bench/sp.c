@@ -1,11 +1,13 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | windows]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | windows | makespan]
  *
  * host prints the host's time alone: of a sharding, of a plan of the exchange, and of a call of a
  * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  windows
- * prints simulated times beside the ideal ones.
+ * prints simulated times beside the ideal ones.  makespan runs passes over rings of 8, 16 and 32
+ * ranks with free links, and prints their times over the ideal: what a layout loses because ranks
+ * wait for each other.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -37,7 +39,7 @@
 #define N_TOKENS        2048
 #define HEAD_SIZE       16
 #define N_HEADS         4
-#define MAX_RANKS       8
+#define MAX_RANKS       32 /* of makespan; 8 of the others */
 #define REPETITIONS_MAX 51
 #define STEP_S          0.02 /* forward, of a zigzag step on 4 ranks with all heads */
 #define S_PER_SCORE     (STEP_S / (512.0 * 512.0 / 2 * N_HEADS))
@@ -61,6 +63,7 @@ typedef struct sleeper {
     memo_device* device;
     double s_per_score;
     int64_t n_scores; /* asked for so far, of a head */
+    int is_exact;     /* no tiles: visible pairs alone */
 } sleeper;
 
 static int64_t keys_between(const memo_attention_block* block, int64_t low, int64_t high) {
@@ -76,7 +79,10 @@ static int64_t keys_between(const memo_attention_block* block, int64_t low, int6
 static memo_status sleeping(sleeper* s, memo_stream stream, const memo_attention_block* block,
                             double times, memo_error* error) {
     int64_t n = 0, end, low, high;
-    for (int32_t q = 0; q < block->n_q_runs; q++)
+    if (s->is_exact)
+        n = (int64_t)ring_count_pairs(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
+                                      block->n_k_runs);
+    for (int32_t q = 0; q < block->n_q_runs && !s->is_exact; q++)
         for (int64_t first = 0; first < block->q_runs[q].count; first = end) {
             int64_t min_low = INT64_MAX, max_high = 0;
             end = first + TILE < block->q_runs[q].count ? first + TILE : block->q_runs[q].count;
@@ -106,6 +112,9 @@ static memo_status sleeping_backward(void* user, memo_stream stream,
 typedef struct run {
     memo_sharding_kind sharding;
     int32_t ring, ulysses, n_heads, groups;
+    int64_t n_tokens;
+    int64_t* begins; /* of documents; NULL: none */
+    int64_t n_documents;
     double s_per_score, bytes_per_s;
     int repetitions;
     memo_device* devices[MAX_RANKS];
@@ -128,7 +137,11 @@ static memo_sp_attention_desc desc_of(const run* r) {
     sharding_desc.kind = r->sharding;
     sharding_desc.ring = r->ring;
     sharding_desc.ulysses = r->ulysses;
-    sharding_desc.n_tokens = N_TOKENS;
+    sharding_desc.n_tokens = r->n_tokens;
+    if (r->sharding == MEMO_SHARDING_DOCUMENTS) {
+        sharding_desc.document_begins = r->begins;
+        sharding_desc.n_documents = r->n_documents;
+    }
     if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
     desc.n_q_heads = desc.n_kv_heads = r->n_heads;
     desc.head_size = HEAD_SIZE;
@@ -145,6 +158,7 @@ static void* rank_main(void* argument) {
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc causal = {0};
+    memo_mask mask = {0};
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
@@ -167,6 +181,10 @@ static void* rank_main(void* argument) {
     desc.attention.backward = sleeping_backward;
     r->sleepers[args->rank].device = device;
     r->sleepers[args->rank].s_per_score = r->s_per_score;
+    r->sleepers[args->rank].is_exact = r->begins != NULL;
+    mask.document_begins = r->begins;
+    mask.n_documents = r->n_documents;
+    causal.masks = &mask;
     desc.attention.user = &r->sleepers[args->rank];
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
@@ -215,6 +233,7 @@ static void* rank_main(void* argument) {
     memo_sp_attention_destroy(attention);
     memo_mesh_destroy(mesh);
     memo_comm_destroy(r->comms[args->rank]);
+    memo_sharding_free(&desc.sharding);
     return NULL;
 }
 
@@ -297,6 +316,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     r.sharding = sharding;
     r.ring = ring;
     r.ulysses = ulysses;
+    r.n_tokens = N_TOKENS;
     r.n_heads = N_HEADS;
     r.s_per_score = S_PER_SCORE;
     r.repetitions = repetitions;
@@ -340,6 +360,7 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     memset(&r, 0, sizeof r);
     r.ring = ring;
     r.ulysses = 4 / ring;
+    r.n_tokens = N_TOKENS;
     r.n_heads = 4 * r.ulysses;
     r.groups = groups;
     r.s_per_score = S_PER_SCORE * N_HEADS / r.n_heads;
@@ -368,6 +389,61 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
 
     fflush(stdout);
     return worst;
+}
+
+/* ---- real makespans over long rings ---- */
+
+/* Documents of log-normal lengths, 4 a rank on average. */
+static void log_normal_documents(run* r, double sigma, uint64_t seed) {
+    const int64_t most = r->n_tokens;
+    double length = 0;
+    r->begins = (int64_t*)calloc((size_t)most + 1, sizeof *r->begins);
+    if (!r->begins) exit(1);
+    for (r->n_documents = 0; r->begins[r->n_documents] < most; r->n_documents++) {
+        double normal = -6;
+        for (int k = 0; k < 12; k++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            normal += (double)(seed >> 40) / (1 << 24);
+        }
+        length = (double)most / (4 * r->ring) * exp(sigma * normal - sigma * sigma / 2);
+        r->begins[r->n_documents + 1] =
+            r->begins[r->n_documents] + (int64_t)fmin(fmax(length, 1), (double)most);
+        if (r->begins[r->n_documents + 1] > most) r->begins[r->n_documents + 1] = most;
+    }
+}
+
+/* sigma 0: one causal sequence. */
+static void report_makespan(memo_sharding_kind sharding, int32_t ring, double sigma, uint64_t seed,
+                            int repetitions) {
+    static run r;
+    memo_mask mask = {0};
+    double ideal_s = 0.25, pairs = 0, most = 0, measured_s[2];
+    int64_t begin, end;
+    memset(&r, 0, sizeof r);
+    r.sharding = sharding;
+    r.ring = ring;
+    r.ulysses = 1;
+    r.n_tokens = 1024 * ring;
+    r.n_heads = 1;
+    r.repetitions = repetitions;
+    if (sigma > 0) log_normal_documents(&r, sigma, seed);
+    mask.n_tokens = r.n_tokens;
+    mask.document_begins = r.begins;
+    mask.n_documents = r.n_documents;
+    for (int64_t q = 0; q < r.n_tokens; q++) {
+        memo_mask_interval(&mask, q, &begin, &end);
+        pairs += (double)(end - begin);
+    }
+    r.s_per_score = ideal_s / (pairs / ring);
+    run_ranks(&r);
+    for (int32_t rank = 0; rank < ring; rank++)
+        most = fmax(most, (double)r.sleepers[rank].n_scores / (2 * repetitions));
+    for (int k = 0; k < 2; k++) measured_s[k] = fastest(r.times_s[k], repetitions);
+    printf("%-9s %4d  %5.1f  %9lld  %8.3f  %8.3f  %8.3f\n", memo_sharding_name(sharding), (int)ring,
+           sigma, (long long)r.n_documents, most / (pairs / ring), measured_s[0] / ideal_s,
+           measured_s[1] / (BACKWARD * ideal_s));
+    fflush(stdout);
+    free(r.begins);
 }
 
 /* ---- the host's attention, and memory ---- */
@@ -623,7 +699,20 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
 }
 
 int main(int argc, char** argv) {
-    bench_help(argc, argv, "[REPETITIONS | host | windows]");
+    bench_help(argc, argv, "[REPETITIONS | host | windows | makespan]");
+    if (argc == 2 && !strcmp(argv[1], "makespan")) {
+        static const double sigmas[] = {0, 0.5, 1, 1.5, 2};
+        printf("attention sleeps for each visible pair, links are free; over the ideal, equal "
+               "pairs on "
+               "all ranks\n\nsharding  ring  sigma  documents  busiest   forward  backward\n");
+        for (int32_t ring = 8; ring <= 32; ring *= 2)
+            for (int k = 0; k < 5; k++) {
+                report_makespan(k ? MEMO_SHARDING_DOCUMENTS : MEMO_SHARDING_ZIGZAG, ring, sigmas[k],
+                                (uint64_t)k, 2);
+                if (k == 2) report_makespan(MEMO_SHARDING_ZIGZAG, ring, sigmas[k], (uint64_t)k, 2);
+            }
+        return 0;
+    }
     if (argc == 2 && !strcmp(argv[1], "host")) {
         printf("2^20 tokens, ring 64\n\n"
                "sharding   documents  sharding ms   plan ms  forward us  backward us  busiest rank"

@@ -2476,7 +2476,8 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     static const memo_phase phases[] = {MEMO_PHASE_FORWARD, MEMO_PHASE_BACKWARD,
                                         MEMO_PHASE_RECOMPUTE}; /* the last lies over the others */
     static const char* const rows[] = {"phase", "layer"};
-    memoi_look_span* spans = (memoi_look_span*)memob_calloc(trace->n_requests, sizeof(memoi_look_span));
+    memoi_look_span* spans =
+        (memoi_look_span*)memob_calloc(trace->n_requests, sizeof(memoi_look_span));
     double y = picture->top - 38, label_width = 3;
     int64_t k, n, last = 1;
     if (!spans) return memob_no_memory(error, "a picture");

@@ -45,6 +45,8 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_STATIC
 #define MEMOI_EXCHANGE_SEARCH exchange_search
 static long exchange_search = 1 << 18;
+#define MEMOI_POOL_ALIGNMENT pool_alignment
+static long pool_alignment = 8;
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -408,6 +410,7 @@ TEST(random_cases_are_exact) {
         all.recorded_rank = (int32_t)memo_test_int(-1, ring * ulysses - 1);
         all.n_repeats = 2 - c.overwrites; /* steps of different calls can race, too */
         exchange_search = searches[memo_test_int(0, 4)];
+        pool_alignment = memo_test_int(0, 1) ? 1 : 8;
         /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         if (c.type)
             expect_right(&c, 4e-3, 3e-2, &all);
@@ -417,6 +420,7 @@ TEST(random_cases_are_exact) {
             expect_right(&c, 2e-6, 5e-6, &all);
     }
     exchange_search = 1 << 18;
+    pool_alignment = 8;
     report_worst();
 }
 
@@ -784,6 +788,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
         int32_t n_calls = 0;
         int64_t most_scores = 0, pairs = 0,
                 n_heads = result->sizes.heads.n_q * (c->n_batch / n_parts);
+        char is_asked[2][MAX_ASKED] = {{0}}; /* steps come in any order; step 0 first, or last */
         for (int32_t s = 0; s < c->ring * n_parts; s++) {
             int32_t part = s % n_parts, step = s / n_parts, n_q_runs, n_k_runs;
             int32_t k_rank = (result->ring_rank - step + c->ring) % c->ring;
@@ -797,16 +802,20 @@ static void expect_only_what_is_seen(const attention_case* c) {
                 continue;
             expected.n_q_heads = result->sizes.heads.n_q;
             for (int32_t pass = 0; pass < 2; pass++) {
-                /* Backward ends with step 0. */
-                const int32_t n = (int32_t)result->n_asked[pass], shift = pass ? n - n_parts : 0;
-                const asked_call* asked = &result->asked[pass][(n_calls + shift) % n];
-                IN_CASE("%s: rank %d, step %d, pass %d", case_text(c), (int)r, (int)step,
-                        (int)pass);
-                CHECK_IS(asked->q_rows, ==, expected.q_rows);
-                CHECK_IS(asked->q_start, ==, expected.q_start);
-                CHECK_IS(asked->k_rows, ==, expected.k_rows);
-                CHECK_IS(asked->k_start, ==, expected.k_start);
-                CHECK_IS(asked->n_q_heads, ==, expected.n_q_heads);
+                const int32_t n = (int32_t)result->n_asked[pass];
+                int32_t k = step ? 0 : pass ? n - n_parts + part : part;
+                const int32_t end = step ? n : k + 1;
+                for (; k < end; k++) {
+                    const asked_call* asked = &result->asked[pass][k];
+                    if (!is_asked[pass][k] && asked->q_rows == expected.q_rows &&
+                        asked->q_start == expected.q_start && asked->k_rows == expected.k_rows &&
+                        asked->k_start == expected.k_start &&
+                        asked->n_q_heads == expected.n_q_heads)
+                        break;
+                }
+                CHECK_CASE(k < end, "%s: rank %d, step %d, pass %d", case_text(c), (int)r,
+                           (int)step, (int)pass);
+                if (k < end) is_asked[pass][k] = 1;
             }
             n_calls++;
         }
@@ -1021,6 +1030,79 @@ TEST(only_narrow_gaps_travel) {
     }
 }
 
+/* Steps that leave room for the next one wait for the one before the last at the latest; each waits
+ * for the latest step whose rows lay in its room, found row by row. */
+TEST(steps_wait_only_for_room) {
+    for (int i = 0; i < 300; i++) {
+        const int64_t each = memo_test_int(1, 40), n_rows = (1 + i % 2) * ((each + 7) / 8 * 8);
+        const int32_t n = (int32_t)memo_test_int(2, 40);
+        int64_t sizes[40];
+        int32_t users[80] = {0};
+        memoi_exchange_room rooms[40];
+        memoi_pool_stretch stretches[100];
+        memoi_pool pool = {.stretches = stretches};
+        for (int32_t s = 1; s < n; s++) sizes[s] = memo_test_int(0, 3) ? memo_test_int(0, each) : 0;
+        if (i % 3 == 0)
+            for (int32_t s = 1; s < n; s++) sizes[s] = each;
+        memoi_pool_lay(&pool, n_rows, sizes, n, rooms);
+        IN_CASE("case %d", i);
+        for (int32_t s = 1; s < n; s++) {
+            int32_t latest = 0;
+            CHECK(rooms[s].row % 8 == 0 && rooms[s].row + sizes[s] <= n_rows);
+            for (int64_t row = rooms[s].row; row < rooms[s].row + sizes[s]; row++) {
+                latest = users[row] > latest ? users[row] : latest;
+                users[row] = s;
+            }
+            CHECK_IS(rooms[s].after, ==, latest);
+            if (i % 2) CHECK_IS(rooms[s].after, <=, (s > 2 ? s - 2 : 0));
+        }
+    }
+}
+
+/* Documents of log-normal lengths, and one sequence: on average a pass over free links takes little
+ * longer than the mean of the ranks' computation.  With two buffers of fixed place it takes 1.2. */
+TEST(documents_do_not_run_in_lockstep) {
+    static const double sigmas[] = {0.5, 1, 1.5, 0};
+    double sum = 0;
+    int n_passes = 0;
+    for (int i = 0; i < (IS_SLOW ? 8 : 24); i++)
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
+            const int32_t ring = i / 4 % 2 ? 16 : 8;
+            const int64_t n_tokens = 512 * ring;
+            int64_t begins[512] = {0}, n = 0, low, high;
+            memo_sharding_desc sharding = {.kind = MEMO_SHARDING_DOCUMENTS, .ring = ring};
+            memo_sp_attention_desc desc =
+                desc_of(MEMO_SHARDING_ZIGZAG, ring, 1, n_tokens, 1, 1, 16, MEMO_TYPE_F32);
+            memo_mask mask = {.n_tokens = n_tokens};
+            ring_costs costs = {.forward_s_per_score = 1, .backward_s_per_score = 1};
+            own_times* simulation = NULL;
+            double pairs = 0;
+            while (begins[n] < n_tokens && n < 511) {
+                const double length =
+                    (double)n_tokens / (4 * ring) * exp(sigmas[i % 4] * (test_normal() - 0.5));
+                begins[n + 1] = begins[n] + 1 + (int64_t)length;
+                n++;
+            }
+            begins[n] = n_tokens;
+            sharding.n_tokens = n_tokens;
+            sharding.document_begins = mask.document_begins = begins;
+            sharding.n_documents = mask.n_documents = n;
+            if (sigmas[i % 4] > 0)
+                CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
+            else
+                mask.document_begins = NULL;
+            for (int64_t q = 0; q < n_tokens; q++) {
+                memo_mask_interval(&mask, q, &low, &high);
+                pairs += (double)(high - low);
+            }
+            own_schedule* schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
+            sum += simulation->makespan_s / (pairs / ring);
+            n_passes++;
+        }
+    printf("# %.3f of the mean computation\n", sum / n_passes);
+    CHECK_IS(sum / n_passes, <=, 1.06);
+}
+
 /* Buffers that the last steps of a group used wait for them in the next group, also on a rank whose
  * first steps there see nothing. */
 TEST(groups_of_rings_have_no_race) {
@@ -1108,7 +1190,7 @@ TEST(documents_on_one_rank_have_its_bits) {
 }
 
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
- * in fp32 counted twice, that the busiest ranks send, summed over exchanges.  A run's last 127
+ * in fp32 counted twice, that the busiest rank sends.  A run's last 127
  * rows go to its successor: in zigzag those of a rank's two runs are one and seven steps away. */
 TEST(a_window_sends_the_ends_of_runs) {
     for (int is_plain = 0; is_plain < 2; is_plain++)
@@ -1116,13 +1198,15 @@ TEST(a_window_sends_the_ends_of_runs) {
             memo_sp_attention_desc desc =
                 desc_of(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536, 8, 1,
                         64, MEMO_TYPE_BF16);
-            int64_t n_rows = 0;
+            int64_t n_rows = 0, rows_of[64] = {0}; /* by streams */
             int64_t expected = (is_plain ? 1 : 2) * (127 + is_backward * 2 * 127);
             memo_mask mask = {.window_before = 128};
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (int64_t op = 0; op < schedule->n_ops; op++)
                 if (strstr(memo_schedule_op_name(schedule, op), "ring exchange"))
-                    n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
+                    rows_of[schedule->ops[op].stream] +=
+                        schedule->ops[op].link_bytes / (2 * 64 * 2);
+            for (int i = 0; i < 64; i++) n_rows = rows_of[i] > n_rows ? rows_of[i] : n_rows;
             printf("# %s, ring 8, 65536 tokens, window 128, %s: %d rows\n",
                    memo_sharding_name(desc.sharding.kind), is_backward ? "backward" : "forward",
                    (int)n_rows);
@@ -1507,10 +1591,12 @@ TEST(the_ring_s_schedule_overlaps) {
         const double end_s = is_backward ? fmax(computed_s[4], sent_s[4]) : computed_s[3];
         IN_CASE("backward %d, hop %g", is_backward, hops[k / 2]);
         CHECK_IS(fabs(simulation->makespan_s / end_s - 1), <, 1e-6);
-        for (int64_t op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
+        for (int64_t op = 0; op < schedule->n_ops; op++) { /* of rank 0 */
             const char* name = memo_schedule_op_name(schedule, op);
+            const char* stream = schedule->text + schedule->streams[schedule->ops[op].stream];
             const int is_exchange = strstr(name, "ring exchange") != NULL;
-            if (!is_exchange && (schedule->ops[op].stream || !strstr(name, "attention"))) continue;
+            if (stream[strlen(stream) - 1] != '0' || (!is_exchange && !strstr(name, "attention")))
+                continue;
             const double expected_s =
                 is_exchange ? sent_s[n_exchanges++] : computed_s[is_backward + n_steps++];
             CHECK_CASE(fabs(simulation->end_s[op] / expected_s - 1) < 1e-6,

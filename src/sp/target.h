@@ -16,13 +16,13 @@ enum {
 };
 /* Events of attention. */
 enum {
-    MEMOI_TARGET_COMPUTED = 0,
-    MEMOI_TARGET_EVEN,
-    MEMOI_TARGET_ODD,
-    MEMOI_TARGET_HEADS, /* a group has arrived by heads */
-    MEMOI_TARGET_DONE,  /* a group is computed, or the first may start */
-    MEMOI_TARGET_ROWS,  /* a group has left by rows */
-    MEMOI_TARGET_N_EVENTS
+    MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
+    MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
+    MEMOI_TARGET_ROWS,      /* a group has left by rows */
+    MEMOI_TARGET_COMPUTED,
+    MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
+    MEMOI_TARGET_EXCHANGES = 64,
+    MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
 };
 
 typedef struct memoi_target {

@@ -9,28 +9,28 @@
  * (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
- * which no rank reads anything are left out.  All steps send each row once to each rank that reads
- * the row.
+ * which no rank reads anything are left out, and steps with few rows come first.  All steps send
+ * each row once to each rank that reads the row.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
- *              once, while the next step computes, in fp32 or rounded to the tensors' type; the
- *              owner adds these in fp32, in the order of steps; step 0, the owner's own, comes just
- *              before the contribution of the last step
+ *              once, in fp32 or rounded to the tensors' type; the owner adds these in fp32 on the
+ *              engine's stream, in the order of steps; step 0, the owner's own, comes last
  *
  * The rows for a reader are ranges, each a message of k and a message of v.  A sequence has at most
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Memory does not grow with the ring: two buffers for keys and values, and four for d_k and d_v:
- * their sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds
- * a race if any of these waits is removed:
+ * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
+ * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
+ * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
+ * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any of
+ * these waits is removed:
  *
- *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
- *                           for the steps that used the buffers that the exchange fills; in
- *                           backward, for step s - 1, which made the d_k and d_v that are sent
- *   step s       waits for  exchange s - 1, which brought the keys of step s; in backward, for the
- *                           exchange that sent the previous contribution; and, before the step adds
- *                           what exchange s returns, for exchange s
+ *   an exchange  waits for  the start (the first one), so that k and v are complete, or are back
+ *                           from swap; the latest step whose keys lay in the room that it fills; in
+ *                           backward, the step that made the d_k and d_v that are sent
+ *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
+ *                           sent what lay in the room of its contribution
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */

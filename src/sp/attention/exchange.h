@@ -28,6 +28,23 @@ typedef struct memoi_exchange_step {
     int64_t q_row, n_q_rows, k_row, n_k_rows;
 } memoi_exchange_step;
 
+/* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
+ * room.  Contributions that arrive are added at once, and share a place behind those that leave. */
+enum { MEMOI_POOL_KEYS = 0, MEMOI_POOL_GRADIENTS, MEMOI_N_POOLS };
+
+/* Where rows of a step lie in a pool, and the last earlier step whose rows lay there; 0: none. */
+typedef struct memoi_exchange_room {
+    int64_t row;
+    int32_t after;
+} memoi_exchange_room;
+
+/* One group of messages: brings the keys of step k and returns what step `given` contributed to
+ * gradients; 0: neither. */
+typedef struct memoi_exchange_turn {
+    int32_t k, given;
+} memoi_exchange_turn;
+enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
+
 /* Of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
@@ -39,10 +56,19 @@ struct memo_exchange {
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int64_t most_runs;             /* of a rank */
-    int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;               /* (2, ring) of all sequences, by steps: sent; received */
-    memoi_exchange_step* steps;    /* (ring, n_parts) */
+    int64_t most_runs;          /* of a rank */
+    int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    memoi_exchange_step* steps; /* (ring, n_parts) */
+    /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
+     * if others contribute, too (has_others). */
+    memoi_exchange_room* rooms;
+    int32_t has_others;
+    int64_t taken_row; /* where contributions arrive */
+    /* (2): of forward, of backward, in the order in which all ranks enqueue them. */
+    memoi_exchange_turn* turns[2];
+    int32_t n_turns[2];
+    int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
     memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of the rows that arrive */
@@ -59,6 +85,106 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
+                                                        int32_t s) {
+    return &plan->rooms[pool * ((int64_t)plan->shape.sharding.ring + 1) + s];
+}
+MEMOI int32_t* memoi_exchange_turn_of(const memo_exchange* plan, int what, int32_t s) {
+    return &plan->turn_of[(int64_t)what * plan->shape.sharding.ring + s];
+}
+
+/* --- pools --- */
+
+#ifndef MEMOI_POOL_ALIGNMENT /* tests set it */
+#define MEMOI_POOL_ALIGNMENT                                                                       \
+    8 /* rows of a step begin at a multiple, so that kernels can load them */
+#endif
+
+/* Rows [begin, end) of a pool, where the rows of a step were last; 0: none. */
+typedef struct memoi_pool_stretch {
+    int64_t begin, end;
+    int32_t step;
+} memoi_pool_stretch;
+
+typedef struct memoi_pool {
+    int64_t n_rows;
+    memoi_pool_stretch* stretches; /* ascending, without gaps */
+    int32_t n;
+} memoi_pool;
+
+/* Rows of a pool.  Two sets of a rank's rows always leave room for the next step beside the present
+ * one.  Rounded contributions are computed elsewhere. */
+MEMOI int64_t memoi_pool_rows(const memoi_shape* shape, int pool) {
+    const int64_t n = shape->n_batch * shape->key_sharding.ring_tokens;
+    const int n_sets = 2 + (pool == MEMOI_POOL_GRADIENTS && shape->carried_type == MEMO_TYPE_F32);
+    return n_sets * memob_align_up(n, MEMOI_POOL_ALIGNMENT);
+}
+
+/* The last step whose rows lie in [begin, end). */
+MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int64_t begin, int64_t end) {
+    int32_t step = 0;
+    for (int32_t i = 0; i < pool->n && pool->stretches[i].begin < end; i++)
+        if (pool->stretches[i].end > begin && pool->stretches[i].step > step)
+            step = pool->stretches[i].step;
+    return step;
+}
+
+MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
+    memoi_pool_stretch *s = pool->stretches, first, last;
+    int32_t i = 0, j, n_new = 1;
+    memoi_pool_stretch made[3];
+    while (s[i].end <= begin) i++;
+    for (j = i; s[j].end < end; j++) {
+    }
+    first = s[i];
+    last = s[j];
+    made[0].begin = begin;
+    made[0].end = end;
+    made[0].step = step;
+    if (first.begin < begin) {
+        made[1] = made[0];
+        made[0] = first;
+        made[0].end = begin;
+        n_new++;
+    }
+    if (last.end > end) {
+        made[n_new] = last;
+        made[n_new++].begin = end;
+    }
+    memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
+    memcpy(s + i, made, (size_t)n_new * sizeof *s);
+    pool->n += n_new - (j - i + 1);
+}
+
+/* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
+ * and the next step has room beside it. */
+MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes, int32_t n_steps,
+                          memoi_exchange_room* rooms) {
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const memoi_pool_stretch all = {0, n_rows, 0};
+    pool->n_rows = n_rows;
+    pool->n = 1;
+    pool->stretches[0] = all;
+    for (int32_t s = 1; s < n_steps; s++) {
+        const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
+        int32_t cost = INT32_MAX;
+        rooms[s].row = rooms[s].after = 0;
+        for (int32_t i = 0; i < 2 * pool->n && cost && n; i++) {
+            const memoi_pool_stretch* at = &pool->stretches[i / 2];
+            const int64_t row =
+                i % 2 ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
+            const int has_room = row >= next || (n_rows - next) / unit * unit >= row + n;
+            const int32_t after = row + n > n_rows ? 0 : memoi_pool_last_step(pool, row, row + n);
+            const int32_t cost_here = has_room ? after : (int32_t)memob_max(after, s - 1);
+            if (row + n > n_rows || cost_here >= cost) continue;
+            cost = cost_here;
+            rooms[s].row = row;
+            rooms[s].after = after;
+        }
+        if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
+    }
 }
 
 /* --- runs --- */
@@ -208,14 +334,123 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     return p;
 }
 
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps:
- * so, if this rank neither sends nor gets anything, the search goes on among the others.  If that
- * takes too long, no step is left out. */
+/* --- turns --- */
+
+/* Contributions that keys may overtake; what waits for them then is gradients alone. */
+enum { MEMOI_TURNS_OVERTAKEN = 4 };
+
+/* The order of exchanges, the same on all ranks, so that no two ranks wait for each other: keys of
+ * step k behind contribution behind[k].  Keys and a contribution that may begin at the same time,
+ * on the rank that gets room last, share an exchange. */
+MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const int32_t* gates,
+                                     const int32_t* behind) {
+    const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
+    memoi_exchange_turn* turns = plan->turns[is_backward];
+    int32_t n = 0, k = 1;
+    for (int32_t t = 0; t <= (is_backward ? plan->last_step : 0); t++) {
+        if (t) {
+            n += !n || turns[n - 1].given || gates[turns[n - 1].k] != t;
+            turns[n - 1].given = t;
+            *memoi_exchange_turn_of(plan, MEMOI_TURN_GIVEN, t) = n - 1;
+        }
+        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) {
+            turns[n++].k = k;
+            *memoi_exchange_turn_of(plan, what, k) = n - 1;
+        }
+    }
+    plan->n_turns[is_backward] = n;
+}
+
+/* The rooms of a rank that gets sizes[1 .. last_step] rows, and to which at most `most` return.
+ * Returns the row of the latter. */
+MEMOI int64_t memoi_exchange_lay(const memo_exchange* plan, memoi_pool* pool, int64_t* sizes,
+                                 int64_t most, memoi_exchange_room* rooms) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t n = plan->last_step + 1;
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
+    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), sizes, n, rooms);
+    sizes[n] = most && shape->carried_type == MEMO_TYPE_F32
+                   ? shape->n_batch * shape->key_sharding.ring_tokens
+                   : 0;
+    memoi_pool_lay(pool, taken_row, sizes, n + 1, rooms + shape->sharding.ring + 1);
+    return taken_row;
+}
+
+/* counts: (ring, ring), the rows that each reader reads of the keys at a distance; NULL: not known,
+ * and every rank assumes that two steps fill a pool. */
+MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step + 1;
+    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
+    int32_t* gates = MEMOB_ARRAY(scratch, int32_t, n);
+    int32_t* behind = MEMOB_ARRAY(scratch, int32_t, n);
+    memoi_exchange_room* others = MEMOB_ARRAY(scratch, memoi_exchange_room, 2 * ((int64_t)rd + 1));
+    memoi_pool pool = MEMO_ZERO(memoi_pool);
+    pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
+    if (scratch->failed) return;
+    for (int32_t s = 1; s < n; s++) {
+        sizes[s] = *memoi_exchange_rows_of(plan, 1, s);
+        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, s));
+        gates[s] = behind[s] = counts ? 0 : (int32_t)memob_max(s - 2, 0);
+    }
+    plan->has_others = most > 0;
+    plan->taken_row = memoi_exchange_lay(plan, &pool, sizes, most, plan->rooms);
+
+    /* Keys lie behind the contributions that must leave before the step that gives them room, and
+     * two steps more, which would wait else. */
+    for (int32_t r = 0; r < rd && counts; r++) {
+        most = 0;
+        for (int32_t s = 1; s < n; s++) {
+            const int64_t* count = &counts[(int64_t)plan->distances[s] * rd];
+            sizes[s] = count[r];
+            most = memob_max(most, count[(r + plan->distances[s]) % rd]);
+        }
+        (void)memoi_exchange_lay(plan, &pool, sizes, most, others);
+        for (int32_t k = 1; k < n; k++) {
+            const int32_t after = others[k].after;
+            int32_t last = (int32_t)memob_max(after - MEMOI_TURNS_OVERTAKEN, 0);
+            for (int32_t s = 1; s <= after + 2 && s < k; s++)
+                last = (int32_t)memob_max(last, others[rd + 1 + s].after);
+            gates[k] = (int32_t)memob_max(gates[k], after);
+            behind[k] = (int32_t)memob_max(behind[k], last);
+        }
+    }
+    memoi_exchange_make_turns(plan, 0, gates, behind);
+    memoi_exchange_make_turns(plan, 1, gates, behind);
+}
+
+/* Steps with fewest rows come first, as in a pool that others fill. */
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
+    const int32_t rd = plan->shape.sharding.ring;
+    for (int32_t s = 2; s <= plan->last_step; s++)
+        for (int32_t i = s; i > 1; i--) {
+            int64_t n[2] = {0, 0};
+            int32_t* distances = plan->distances + i - 1;
+            const int32_t moved = distances[1];
+            for (int32_t r = 0; r < 2 * rd; r++)
+                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
+            if (n[1] >= n[0]) break;
+            distances[1] = distances[0];
+            distances[0] = moved;
+            for (int is_receive = 0; is_receive < 2; is_receive++) {
+                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
+                        moved_rows = rows[1];
+                rows[1] = rows[0];
+                rows[0] = moved_rows;
+            }
+        }
+}
+
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
+ * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int64_t each = plan->most_runs * rd * shape->n_parts;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
     plan->sees = MEMOB_ARRAY(&plan->arrays, memoi_exchange_rows, each);
     for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
@@ -225,32 +460,39 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             for (int32_t i = 0; i < n; i++)
                 memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
         }
-    if (!plan->sees) return;
+    plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd; s++) {
+    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
         int64_t n_rows = !finds_all;
-        for (int32_t i = 0; i <= rd && (i < 2 || !n_rows); i++) {
-            const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
+        for (int32_t owner = 0; owner < rd; owner++) {
+            const int32_t reader = (owner + s) % rd;
+            if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
-                const memoi_exchange_pieces p =
-                    memoi_exchange_read(plan, part, owner, (owner + s) % rd);
-                n_rows += p.n_rows;
-                if (i >= 2) continue;
-                *memoi_exchange_pieces_of(plan, !i, s, part) = p;
-                *memoi_exchange_rows_of(plan, !i, n) +=
-                    p.n_rows * (shape->n_batch / shape->n_parts);
+                const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
+                const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
+                n_rows += n_read;
+                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                for (int i = 0; i < 2; i++) { /* sent; got */
+                    if ((i ? reader : owner) != me) continue;
+                    *memoi_exchange_pieces_of(plan, i, s, part) = p;
+                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
+    if (counts) memoi_exchange_sort_steps(plan, counts);
 
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
         for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
+    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    plan->arrays.failed |= scratch.failed;
+    memob_arrays_free(&scratch);
 }
 
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {

@@ -262,8 +262,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
     const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
     const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
-    const int64_t carried_bytes = (n_kv[0] + n_kv[1]) * memo_type_bytes(shape->carried_type);
-    const int64_t q_rows = n_batch * shape->sharding.local_tokens; /* of this rank */
+    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
+    const int64_t q_rows = n_batch * shape->sharding.local_tokens;              /* of this rank */
     const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
     const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
     const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
@@ -276,8 +276,10 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order the use of a buffer in a pass order its use between passes, too. */
-    for (int i = 0; i < 4; i++)
-        b->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&c, has_ring * n_kv[i % 2] * bytes);
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.kv[is_v] =
+            memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                       memoi_ring_row_bytes(shape, is_v));
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -311,19 +313,17 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
     for (int i = 0; i < 2; i++)
         b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
-    for (int i = 0; i < 2; i++)
-        b->ring.d_kv_step[i] = (float*)memoi_hybrid_carve(&c, has_ring * n_kv[i] * 4);
-    b->ring.d_kv_out = memoi_hybrid_carve(&c, has_ring * carried_bytes);
-    b->ring.d_kv_in = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+    if (has_ring && shape->carried_type != MEMO_TYPE_F32)
+        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
+    b->ring.gradients = memoi_hybrid_carve(
+        &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
 
-    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    for (int i = 0; i < 2 && shape->is_replicated; i++) {
-        if (!is_grouped) b->results[1 + i] = (char*)(void*)b->ring.d_kv_step[i];
+    /* Replicas are sent and summed in fp32. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++)
         b->sums[i] =
             i && !is_grouped
                 ? b->sums[0]
                 : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
-    }
     return c.n_bytes;
 }
 
@@ -450,7 +450,10 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     a->target.device = device;
     a->target.events = a->events;
-    a->target.n_events = MEMOI_TARGET_N_EVENTS;
+    /* An exchange of keys and one of contributions for each step. */
+    a->target.n_events =
+        MEMOI_TARGET_EXCHANGED +
+        (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
@@ -458,8 +461,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+    for (int i = 0; i < a->target.n_events && !status; i++)
+        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -540,6 +543,13 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
     plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
     plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
+    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
+                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
+    plan->turn_of =
+        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] =
+            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
     plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);

@@ -8,14 +8,11 @@
 
 /* Of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
-    char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
+    char* kv[2]; /* pools: keys and values of other ranks */
     float *block_out, *block_lse;
-    float* d_kv[2]; /* the sums of all steps */
-    /* The contribution of a step to another rank's keys: rows of d_k, then rows of d_v, from the
-     * first address on.  In carried_type: the contribution to send; the contribution that
-     * arrives. */
-    float* d_kv_step[2];
-    char *d_kv_out, *d_kv_in;
+    float* d_kv[2];   /* the sums of all steps */
+    char* gradients;  /* pool, in carried_type: contributions, each rows of d_k, then rows of d_v */
+    float* d_kv_step; /* the contribution of a step before it is rounded; NULL: computed in place */
     /* Keys and values of latent rows: of a step's, and of some heads. */
     char* expanded[2];
     float* d_expanded[2];
@@ -38,23 +35,18 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t last_step;  /* the plan's; 0 on a rank without heads */
-    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
-    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
-    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
-    int32_t has_worked; /* this rank computed in the previous step */
+    int32_t last_step; /* the plan's; 0 on a rank without heads */
+    int32_t is_ready;  /* the first exchange needs no wait: an earlier ring of this pass waited */
+    int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
 
     /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_exchanged; /* 1 + the latest exchange */
-    int32_t n_given;     /* 1 + the latest that sent a contribution */
-    int32_t has_arrived; /* contributions of the latest exchange are still to be added */
-    int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
+    int32_t n_turns;     /* exchanges passed or enqueued so far */
+    int32_t n_exchanged; /* 1 + the latest exchange enqueued */
+    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
+    int32_t seen;        /* the step that the exchanges have waited for; 0: the start; -1: none */
+    int32_t latest_use;  /* the last step that used the keys' pool */
+    int32_t is_in_use;   /* that pool, by an earlier ring of this pass */
 } memoi_ring;
-
-MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
-    if (!ring->last_step || !ring->shape->heads.n_q) return 0;
-    return ring->is_backward ? ring->last_step + 2 : ring->last_step;
-}
 
 /* Elements of q. */
 MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
@@ -77,25 +69,53 @@ MEMOI memo_type memoi_ring_type(const memoi_shape* shape, int tensor) {
 MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, is_v);
 }
-/* Bytes of a tensor that this rank sends or gets in exchange s: rows for step s + 1, or those that
- * step s - 1 read. */
-MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    const int is_kv = tensor < MEMOI_RING_D_KV;
-    return *memoi_exchange_rows_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1) *
-           memoi_ring_row(ring->shape, tensor) *
-           memo_type_bytes(memoi_ring_type(ring->shape, tensor));
+MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
+    return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
+}
+/* Rows of a tensor of step s that this rank sends or gets: keys to read, or gradients of the keys
+ * that were read. */
+MEMOI int64_t memoi_ring_rows(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
+    return *memoi_exchange_rows_of(ring->plan, (tensor < MEMOI_RING_D_KV) == is_receive, s);
 }
 
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
-    return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+    if (!s) return ring->kv[is_v];
+    return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
+                                        memoi_ring_row_bytes(ring->shape, is_v);
+}
+/* Where the contribution of step s lies that leaves, or arrives. */
+MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_receive) {
+    const memo_exchange* plan = ring->plan;
+    const int64_t row =
+        is_receive ? plan->taken_row : memoi_exchange_room_of(plan, MEMOI_POOL_GRADIENTS, s)->row;
+    return ring->buffers.gradients + row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+}
+/* Is the contribution to the own keys computed apart, because others are added meanwhile? */
+MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
+    return ring->last_step && ring->plan->has_others;
+}
+/* Where step s computes d_k and d_v. */
+MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n = s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+                        : shape->n_batch * shape->key_sharding.ring_tokens;
+    d_kv[0] = ring->d_kv_final[0];
+    d_kv[1] = ring->d_kv_final[1];
+    if (!s && !memoi_ring_is_apart(ring)) return;
+    d_kv[0] = ring->buffers.d_kv_step;
+    if (!d_kv[0])
+        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1, 0);
+    d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for exchange s, unless it has already. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t s) {
-    if (s < ring->n_awaited) return;
-    ring->n_awaited = s + 1;
-    memoi_target_wait(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
+/* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
+ * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
+ * them, so this ends, too. */
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t turn) {
+    if (turn < ring->n_awaited) return;
+    ring->n_awaited = turn + 1;
+    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + turn % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
 }
 
@@ -127,6 +147,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
+    float* d_kv[2];
     memo_attention_block block = MEMO_ZERO(memo_attention_block);
     block.type = shape->type;
     block.scale = shape->scale;
@@ -163,9 +184,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
-        block.d_k = s ? buffers->d_kv_step[0] : ring->d_kv_final[0];
-        block.d_v = s ? block.d_k + *memoi_exchange_rows_of(ring->plan, 1, s) * block.k_row_stride
-                      : ring->d_kv_final[1];
+        memoi_ring_d_kv(ring, s, d_kv);
+        block.d_k = d_kv[0];
+        block.d_v = d_kv[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -302,46 +323,35 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     /* An earlier group may have begun the gradients of these keys. */
     const int begins_kv =
         ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
-    ring->n_awaited = ring->has_worked = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
+    ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
+    ring->seen = -1;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
-
-    /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
-     * which the last steps of an earlier group used. */
-    if (memoi_ring_n_exchanges(ring) &&
-        (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
-        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-/* Where a tensor of exchange s lies, which this rank sends or gets. */
-MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    const memoi_ring_buffers* buffers = &ring->buffers;
-    if (tensor == MEMOI_RING_D_KV) return is_receive ? buffers->d_kv_in : buffers->d_kv_out;
-    return memoi_ring_keys(ring, tensor, is_receive ? s + 1 : 0);
-}
-
-/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
- * step s - 1 to d_k and d_v, back to the owner. */
+/* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
+ * the owner. */
 MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
-    const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
-    const int32_t distance = ring->plan->distances[step];
+    const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
-    char* address = memoi_ring_place(ring, tensor, s, is_receive);
+    char* address;
     if (!is_kv) {
-        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
-                             *memoi_exchange_rows_of(ring->plan, !is_own, step) * row, type, peer);
+        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                             memoi_ring_contribution(ring, s, is_receive),
+                             memoi_ring_rows(ring, tensor, s, is_receive) * row, type, peer);
         return;
     }
 
     /* Pieces lie in the owner's rows; they arrive one after another. */
+    address = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
@@ -355,62 +365,40 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     }
 }
 
-/* Exchange s, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_KV;
-    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    memoi_target* target = ring->target;
-    char name[40]; /* only the ranks that take part have it */
-    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
-    int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
-    for (int i = first; i < end; i++) {
-        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens *
-                              memoi_ring_row(shape, i) * memo_type_bytes(memoi_ring_type(shape, i));
-        out[i] = memoi_ring_bytes(ring, i, s, 0);
-        in[i] = memoi_ring_bytes(ring, i, s, 1);
-        n_out += out[i];
-        n_in += in[i];
-        /* Whole buffers are announced, whichever rows travel. */
-        if (out[i]) reads[n_reads++] = memob_range_at(memoi_ring_place(ring, i, s, 0), whole);
-        if (in[i]) writes[n_writes++] = memob_range_at(memoi_ring_place(ring, i, s, 1), whole);
-    }
-    if (!n_out && !n_in) return;
-
-    /* The start; a step that used the buffer to fill, or made the contribution to send. */
-    if ((!ring->n_exchanged && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
-        out[MEMOI_RING_D_KV] || (in[MEMOI_RING_D_KV] && ring->uses[2])) {
-        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-        memset(ring->uses, 0, sizeof ring->uses);
-    }
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
-    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", s);
-    for (int i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
-    ring->n_exchanged = s + 1;
-    if (out[MEMOI_RING_D_KV]) ring->n_given = s + 1;
-    ring->has_arrived = in[MEMOI_RING_D_KV] > 0;
+/* The step before which an exchange may not begin: whose contribution it sends, or whose room it
+ * fills.  0: the start. */
+MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
+    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 0)) return turn->given;
+    return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
 }
 
-/* Adds what the readers of step s return to the rows of its pieces, in all sequences. */
+/* Makes an exchange wait for step s, the latest one enqueued, if its gate has not been passed. */
+MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+    const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
+    const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
+    int32_t gate = memoi_ring_gate(ring, turn);
+    if (!gate && ring->is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
+    if (gate <= ring->seen) return;
+    memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
+    ring->is_in_use = 0;
+    ring->seen = s;
+}
+
+/* Adds what the readers of step s returned to the rows of its pieces, in all sequences. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     memo_pack_desc pack;
     int64_t n = 0;
-    memoi_ring_await(ring, ring->n_exchanged - 1);
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
-    pack.packed[0] = ring->buffers.d_kv_in;
+    pack.packed[0] = memoi_ring_contribution(ring, s, 1);
     for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_row(shape, t);
         pack.rows[t] = ring->d_kv_final[t];
     }
-    pack.packed[1] = ring->buffers.d_kv_in + *memoi_exchange_rows_of(ring->plan, 0, s) *
+    pack.packed[1] = (char*)pack.packed[0] + memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 1) *
                                                  pack.n_columns[0] *
                                                  memo_type_bytes(pack.packed_type);
 
@@ -422,7 +410,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
+            memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
             for (int32_t t = 0; t < 2; t++)
                 pack.packed[t] = (char*)pack.packed[t] +
                                  n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
@@ -430,55 +418,130 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
             n = 0;
         }
     }
-    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
-    ring->has_arrived = 0;
-    ring->uses[2] = 1;
-    ring->has_worked = 1;
+    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind
- * which the last contributions return. */
-MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
-    const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
-    const int is_idle = ring->is_backward && !s;
-    const int64_t n_given =
-        *memoi_exchange_rows_of(ring->plan, 1, i) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
-    const memoi_ring_buffers* buffers = &ring->buffers;
+/* The next exchange, one group of messages, if this rank takes part. */
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
+    const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
+    const int32_t number = ring->n_turns++;
     memoi_target* target = ring->target;
-    ring->has_worked = 0;
-    for (int32_t part = 0; part < ring->shape->n_parts && !is_idle; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
+    char name[40]; /* only the ranks that take part have it */
+    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    int64_t n_out = 0, n_reads = 0, n_writes = 0;
+    for (int i = first; i < end; i++) {
+        const int is_kv = i < MEMOI_RING_D_KV;
+        const int32_t of = is_kv ? turn->k : turn->given;
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, i);
+        const int64_t out = memoi_ring_rows(ring, i, of, 0) * row_bytes;
+        const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
+        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
+        n_out += out;
+        /* All keys are announced, whichever rows travel. */
+        if (out)
+            reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
+                                     : memob_range_at(memoi_ring_contribution(ring, of, 0), out);
+        if (in)
+            writes[n_writes++] = memob_range_at(
+                is_kv ? memoi_ring_keys(ring, i, of) : memoi_ring_contribution(ring, of, 1), in);
+    }
+    if (!n_reads && !n_writes) return;
+
+    memoi_ring_pass(ring, turn, s);
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
+    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", number);
+    for (int i = 2 * first; i < 2 * end; i++)
+        memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
+        memoi_ring_add(ring, turn->given);
+    memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
+                        MEMOI_TARGET_RING);
+    ring->n_exchanged = number + 1;
+}
+
+/* The exchange in which a contribution leaves the room of that of step s; -1: none. */
+MEMOI int32_t memoi_ring_room_turn(const memoi_ring* ring, int32_t s) {
+    const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
+    return after ? *memoi_exchange_turn_of(ring->plan, MEMOI_TURN_GIVEN, after) : -1;
+}
+
+MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
+    const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
+    const int64_t n_given = is_apart ? (s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+                                          : shape->n_batch * shape->key_sharding.ring_tokens) *
+                                           memoi_ring_row(shape, MEMOI_RING_D_KV)
+                                     : 0;
+    memoi_target* target = ring->target;
+    float* d_kv[2];
+    int has_worked = 0;
+    for (int32_t part = 0; part < shape->n_parts; part++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
         memo_attention_block block;
         if (!step->n_q_runs) continue;
-        if (i && ring->is_backward && !ring->has_worked)
-            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_step[0], n_given * 4);
-        ring->has_worked = 1;
-        block = memoi_ring_block(ring, part, step, i);
-        if (i) {
-            memoi_ring_await(ring, i - 1); /* the keys */
-            ring->uses[(i + 1) % 2] = 1;
+        if (!has_worked) {
+            const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
+            const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
+            const int32_t room =
+                is_apart && !rounds ? memoi_ring_room_turn(ring, s ? s : ring->last_step + 1) : -1;
+            memoi_ring_await(ring, (int32_t)memob_max(keys, room));
+            if (s) ring->latest_use = s;
         }
+        if (is_apart && !has_worked) {
+            memoi_ring_d_kv(ring, s, d_kv);
+            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
+        }
+        has_worked = 1;
+        block = memoi_ring_block(ring, part, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (i && !ring->is_backward) memoi_ring_merge(ring, &block, step);
+        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
-    if (i && ring->is_backward && ring->has_worked) {
-        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
-        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_out,
-                          ring->shape->carried_type, buffers->d_kv_step[0], MEMO_TYPE_F32, n_given);
+    if (s && is_apart && rounds && has_worked) {
+        memoi_ring_await(ring, memoi_ring_room_turn(ring, s));
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
+                          shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
     }
-    if (ring->has_arrived) memoi_ring_add(ring, s - 1);
-    if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
-        memoi_target_record(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-MEMOI void memoi_ring_run(memoi_ring* ring) {
-    const int32_t n = ring->last_step + 1 + ring->is_backward;
-    memoi_ring_begin(ring);
-    for (int32_t s = 0; s < n && ring->shape->heads.n_q; s++) {
-        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange(ring, s);
-        memoi_ring_step(ring, s);
+/* The exchanges that may begin behind step s; 0: from the start. */
+MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
+    const memo_exchange* plan = ring->plan;
+    while (ring->n_turns < plan->n_turns[ring->is_backward]) {
+        const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
+        if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
+        memoi_ring_exchange(ring, turn, s);
     }
+}
+
+/* All steps.  A backward ends with step 0, the rank's own keys, behind which the last contributions
+ * return. */
+MEMOI void memoi_ring_run(memoi_ring* ring) {
+    const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
+    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    float* d_kv[2];
+    memoi_ring_begin(ring);
+    if (!ring->shape->heads.n_q) return;
+    if (n > 1) memoi_ring_exchange_behind(ring, 0);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t s = (i + is_backward) % n;
+        memoi_ring_step(ring, s);
+        if (s) memoi_ring_exchange_behind(ring, s);
+    }
+    ring->is_in_use |= ring->latest_use > ring->seen;
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
+
+    /* All contributions of others are there. */
+    memoi_ring_d_kv(ring, 0, d_kv);
+    for (int32_t is_v = 0; is_v < 2 && is_backward && memoi_ring_is_apart(ring); is_v++)
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
+                         0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
+                         1);
 }
