@@ -6784,8 +6784,8 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
                              name, (int)desc->swap->n_order);
     if (!states->states)
         return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
-    status = memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX,
-                                 error);
+    status =
+        memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX, error);
     return status ? status
                   : memob_check_integer(name, "states->n_layers", states->n_layers, n_layers,
                                         n_layers, error);
