@@ -377,6 +377,7 @@ static inline double sp_attention_s(const layout_cluster* c, layout_4d row, doub
     memo_parallel_layout l = layout_of(row);
     memo_parallel_prediction p;
     desc.is_contiguous = !is_balanced;
+    memset(sum, 0, sizeof *sum);
     if (memo_parallel_predict(&desc, &l, &p, NULL)) return INFINITY; /* no row has such degrees */
     *sum = p.forward;
     if (has_backward) {
