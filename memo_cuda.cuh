@@ -358,7 +358,7 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
 
-/* Drivers of the 580 series refuse to register 512 GiB and more in one call, as out of memory: their
+/* Drivers of the 580 series refuse to register 512 GiB and more in one call as out of memory: their
  * table of pages would have 2 GiB (NVIDIA/open-gpu-kernel-modules#1234).  So larger blocks are
  * registered in pieces, and a copy ends where a piece does, because CUDA may refuse a copy over two
  * registrations. */
