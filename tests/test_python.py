@@ -1,4 +1,6 @@
 """The cases of test_python.sh, with memo_plan installed: test_python.py CASE SEED FOLDER."""
+import copy
+import gc
 import pathlib
 import pickle
 import random
@@ -76,6 +78,17 @@ def errors():
     refuses("sizes[0]: not a whole number (1.5)", lambda: plan([0], [1], [1.5]))
     refuses("sizes[0]: more than 64 bits", lambda: plan([0], [1], [2**63]))
     refuses("gaps[0]: 2 numbers", lambda: plan([0], [1], [5], gaps=[(0, 1)]))
+    refuses("gaps: not a sequence (5)", lambda: plan([0], [1], [5], gaps=5))
+    refuses("gaps[0]: not a sequence (7)", lambda: plan([0], [1], [5], gaps=[7]))
+    refuses("offsets: not a sequence (5)", lambda: plan([0], [1], [5], offsets=5))
+    refuses("offsets[0]: not a whole number ('a')", lambda: plan([0], [1], [5], offsets=["a"]))
+    refuses("names: 1 names for 2 buffers", lambda: plan([0, 0], [1, 1], [5, 5], names=["a"]))
+    refuses("names: not a sequence (5)", lambda: plan([0], [1], [5], names=5))
+    refuses("time_limit: not a number of seconds ('a')", lambda: plan([0], [1], [5]).solve(time_limit="a"))
+    refuses("time_limit: not a number of seconds (None)", lambda: plan([0], [1], [5]).solve(time_limit=None))
+    refuses("time_limit_s", lambda: plan([0], [1], [5]).solve(time_limit=float("nan")))
+    refuses("log: not a function (5)", lambda: plan([0], [1], [5]).solve(log=5))
+    assert plan([0], [1], [5], gaps=None).solve().peak == 5
     refuses("alignment", lambda: plan([0], [1], [5], alignment=3))
     refuses("buffer 1", lambda: plan([0, 3], [1, 2], [5, 5]))
     refuses("engine: unknown ('best')", lambda: plan([0], [1], [5]).solve(engine="best"))
@@ -92,6 +105,43 @@ def errors():
         raise AssertionError("9 bytes for 10")
     except memo_plan.Infeasible as error:
         assert "10" in str(error) and small.peak == 10 and sorted(small.offsets) == [0, 5]
+
+
+def copies():
+    """A copy is another plan: the first may go, or be solved again."""
+    made = memo_plan.Plan(list(range(1000)), [i + 5 for i in range(1000)], [7] * 1000, 2, gaps=[(0, 1, 2)])
+    traced = memo_plan.Plan.from_trace("examples/layer.trace")
+    fixed = memo_plan.Plan([3, 0], [9, 6], [8, 8], offsets=[None, 16], alignments=[4, 8], names=["x", "y"])
+    fixed.note = ["mine"]
+    ways = copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))
+    for plan in (made, traced, fixed):
+        for way in ways:
+            before = way(plan)
+            assert not before.is_solved and before.bound == plan.bound and before.sizes == plan.sizes
+            before.solve()
+            assert not plan.is_solved
+    for plan in (made, traced, fixed):
+        plan.solve()
+        for way in ways:
+            other = way(plan)
+            assert other.offsets == plan.offsets and other.peak == plan.peak and other.bound == plan.bound
+            assert other.is_optimal == plan.is_optimal and other.engine == plan.engine and other.names == plan.names
+            assert other.begins == plan.begins and len(other) == len(plan) and repr(other) == repr(plan)
+            last = other.solve(seed=1).offsets
+    assert copy.copy(fixed).note is fixed.note and copy.deepcopy(fixed).note == ["mine"] and fixed.note == ["mine"]
+
+    # The memory of the first is given to others.
+    other, offsets = copy.copy(made), made.offsets
+    del made, plan
+    gc.collect()
+    junk = [bytes(72000) for _ in range(200)]
+    assert len(other) == 1000 and other.offsets == offsets and len(junk) + len(last) > 0
+
+    # A damaged pickle is refused.
+    restore, (cls, source, is_numpy, solution), _ = other.__reduce__()
+    damaged = [0] * 1000, *solution[1:]
+    refuses("plan.peak_bytes: wrong", lambda: restore(cls, source, is_numpy, damaged))
+    refuses("offsets: 1 numbers for 1000 buffers", lambda: restore(cls, source, is_numpy, ([0], *solution[1:])))
 
 
 def csv_files():
@@ -141,7 +191,9 @@ def arrays():
     sizes = numpy.array([64, 32, 64], dtype=numpy.uint32)
     plan = memo_plan.Plan(numpy.array([0, 5, 12]), (10, 15, 20), sizes).solve()
     assert isinstance(plan.offsets, numpy.ndarray) and plan.offsets.tolist() == [0, 64, 0]
+    assert isinstance(copy.deepcopy(plan).offsets, numpy.ndarray)
     refuses("sizes[0]: not a whole number", lambda: memo_plan.Plan([0], [1], numpy.ones((1, 1), int)))
+    refuses("sizes: not a sequence (1)", lambda: memo_plan.Plan([0], [1], numpy.array(1)))
 
 
 globals()[case]()

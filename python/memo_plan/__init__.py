@@ -96,50 +96,73 @@ def _integer(value, what, bits=64):
     return value
 
 
-def _integers(values, n, what):
+def _list(values, what, n=None, kind="numbers"):
+    """n values, or any number of them."""
     values = values.tolist() if hasattr(values, "tolist") else values
     try:
         values = list(values)
     except TypeError:
-        _refuse(f"{what}: not a sequence ({values!r}); a list or an array of numbers would work")
-    if len(values) != n:
-        _refuse(f"{what}: {len(values)} numbers for {n} buffers")
-    return [_integer(value, f"{what}[{i}]") for i, value in enumerate(values)]
+        _refuse(f"{what}: not a sequence ({values!r}); a list or an array of {kind} would work")
+    if n is not None and len(values) != n:
+        _refuse(f"{what}: {len(values)} {kind} for {n} buffers")
+    return values
+
+
+def _integers(values, what, n=None):
+    return [_integer(value, f"{what}[{i}]") for i, value in enumerate(_list(values, what, n))]
+
+
+def _restore(cls, source, is_numpy, solution):
+    """A copy of a plan.  The solution is validated, as is all that comes from a pickle."""
+    is_trace = isinstance(source[0], bytes)
+    plan = cls.from_trace(*source) if is_trace else cls.__new__(cls)
+    if not is_trace:
+        Plan.__init__(plan, *source)
+    plan._is_numpy = is_numpy
+    if solution:
+        own = plan._plan[0]
+        offsets, own.peak_bytes, own.lower_bound_bytes, own.proof, own.engine = solution
+        for i, offset in enumerate(_integers(offsets, "offsets", len(plan))):
+            own.buffers[i].offset_bytes = offset
+        _call("memo_plan_validate", plan._plan)
+    return plan
 
 
 class Plan:
-    """Buffers, and after solve() their offsets.
+    """Buffers, and after solve() their offsets.  copy and pickle make independent plans, solved if this one is.
 
     Buffer i lives in [begins[i], ends[i]).  Sequences of whole numbers or numpy arrays; offsets are a numpy array if
     sizes is.  alignments[i], a power of two, may exceed alignment.  offsets[i], if not None, is fixed.  gaps are
-    (buffer, begin, end) in which the buffer takes no memory."""
+    (buffer, begin, end) in which the buffer takes no memory.  names has a name for each buffer; default: its number."""
 
     def __init__(self, begins, ends, sizes, alignment=1, alignments=None, offsets=None, gaps=(), names=None):
         self._is_numpy = type(sizes).__module__ == "numpy"
-        n = len(sizes) if hasattr(sizes, "__len__") else _refuse(f"sizes: not a sequence ({sizes!r})")
-        begins, ends = _integers(begins, n, "begins"), _integers(ends, n, "ends")
-        sizes = _integers(sizes, n, "sizes")
-        alignments = [0] * n if alignments is None else _integers(alignments, n, "alignments")
-        offsets = [None] * n if offsets is None else list(offsets)
-        if len(offsets) != n:
-            _refuse(f"offsets: {len(offsets)} numbers for {n} buffers")
-        gaps = [_integers(gap, 3, f"gaps[{i}]") for i, gap in enumerate(gaps)]
-        self.names = [str(i) for i in range(n)] if names is None else list(names)
+        sizes = _integers(sizes, "sizes")
+        n = len(sizes)
+        begins, ends = _integers(begins, "begins", n), _integers(ends, "ends", n)
+        alignment = _integer(alignment, "alignment")
+        alignments = [0] * n if alignments is None else _integers(alignments, "alignments", n)
+        offsets = [None] * n if offsets is None else _list(offsets, "offsets", n)
+        offsets = [None if offset is None else _integer(offset, f"offsets[{i}]") for i, offset in enumerate(offsets)]
+        gaps = [_integers(gap, f"gaps[{i}]") for i, gap in enumerate(_list(() if gaps is None else gaps, "gaps"))]
+        for i, gap in enumerate(gaps):
+            if len(gap) != 3:
+                _refuse(f"gaps[{i}]: {len(gap)} numbers; (buffer, begin, end) would work")
+        self.names = [str(i) for i in range(n)] if names is None else _list(names, "names", n, "names")
 
         pointer = POINTER(_Plan)()
-        _call("memo_plan_create", c_int64(n), c_int64(len(gaps)), c_int64(_integer(alignment, "alignment")),
-              ctypes.byref(pointer))
-        self._keep(pointer, None)
+        _call("memo_plan_create", c_int64(n), c_int64(len(gaps)), c_int64(alignment), ctypes.byref(pointer))
+        self._keep(pointer, None, (begins, ends, sizes, alignment, alignments, offsets, gaps))
         for i in range(n):
             fixed = offsets[i] is not None
-            pointer[0].buffers[i] = _Buffer(i, sizes[i], begins[i], ends[i],
-                                            _integer(offsets[i], f"offsets[{i}]") if fixed else 0, alignments[i], fixed)
+            pointer[0].buffers[i] = _Buffer(i, sizes[i], begins[i], ends[i], offsets[i] if fixed else 0, alignments[i],
+                                            fixed)
         for i, (buffer, begin, end) in enumerate(gaps):
             pointer[0].gaps[i] = _Gap(buffer, begin, end)
         _call("memo_plan_prepare", pointer)
 
-    def _keep(self, plan, trace):
-        self._plan, self._trace = plan, trace
+    def _keep(self, plan, trace, source):
+        self._plan, self._trace, self._source = plan, trace, source
         weakref.finalize(self, _library.memo_plan_destroy, ctypes.cast(plan, c_void_p))
         if trace:
             weakref.finalize(self, _library.memo_trace_destroy, trace)
@@ -184,7 +207,7 @@ class Plan:
               b"trace" if data is source else os.fsencode(source), ctypes.byref(trace))
         try:
             _call("memo_plan_from_trace", trace, c_int64(_integer(alignment, "alignment")), ctypes.byref(plan))
-            self._keep(plan, trace)
+            self._keep(plan, trace, (data, alignment))
             _call("memo_plan_prepare", plan)
         except Error:
             if not plan:
@@ -208,6 +231,14 @@ class Plan:
             raise Error(f"{path}: {reason}", "format error") from None
         return cls.from_trace(data, alignment)
 
+    def __reduce__(self):
+        own, solution = self._plan[0], None
+        if self.is_solved:
+            offsets = [buffer.offset_bytes for buffer in own.buffers[:len(self)]]
+            solution = offsets, own.peak_bytes, own.lower_bound_bytes, own.proof, own.engine
+        state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return _restore, (type(self), self._source, self._is_numpy, solution), state
+
     def solve(self, capacity=0, time_limit=0, seed=0, threads=1, engine="auto", node_limit=0, log=None):
         """Chooses offsets; returns the plan.  Raises Infeasible if capacity, in bytes, is given and not met.
 
@@ -215,6 +246,12 @@ class Plan:
         greedy or bilevel (traces).  log(text) gets a line for every attempt."""
         if engine not in _ENGINES:
             _refuse(f"engine: unknown ({engine!r}); auto, greedy or bilevel would work")
+        try:
+            time_limit = float(time_limit)
+        except (TypeError, ValueError):
+            _refuse(f"time_limit: not a number of seconds ({time_limit!r})")
+        if log is not None and not callable(log):
+            _refuse(f"log: not a function ({log!r}); log=print would work")
         write = _LOG(lambda user, text: log(text.decode("utf-8", "replace"))) if log else _LOG()
         desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit,
                      _integer(node_limit, "node_limit"), _integer(seed, "seed"), _integer(threads, "threads", 32), write,
