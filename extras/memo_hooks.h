@@ -397,7 +397,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* er
     for (int64_t i = h->n_planned - 1; i >= 0; i--)
         if (h->planned[i].offset >= 0 && h->planned[i].layer < h->n_layers - 2) candidates[n++] = i;
 
-    /* Keeps as many as fit, leaves out the next, and goes on behind it. */
+    /* Keeps as many as fit, and goes on with the next that is smaller than the one that did not. */
     for (int64_t begin = 0, round = 0; begin < n && round < N_ROUNDS && !status; round++) {
         int64_t fits = begin, fails = n + 1;
         while (fails - fits > 1 && !status) {
@@ -408,6 +408,9 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* er
         }
         (void)memoi_hooks_try(h, candidates, n, begin, fits, budget, &status, error);
         begin = fits + 1;
+        while (begin < n &&
+               h->planned[candidates[begin]].size_bytes >= h->planned[candidates[fits]].size_bytes)
+            begin++;
     }
     MEMO_FREE(candidates);
     if (!status)

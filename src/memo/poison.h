@@ -6,21 +6,42 @@
 
 /* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
  * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
- * bytes, so that a tensor that is updated in place changes.  Depends on the address. */
-MEMOI unsigned char memob_poison_at(const char* address) {
-    static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
-    return poison[(uintptr_t)address % 8];
+ * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
+ * on; `poison` has eight bytes from the address on. */
+MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
+    static const unsigned char bytes[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
 }
 
 MEMOI void memob_poison(char* bytes, int64_t n_bytes) {
-    for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memob_poison_at(bytes);
+    unsigned char poison[8];
+    int64_t i = 0;
+    memoi_poison_word(bytes, poison);
+    for (; i + 8 <= n_bytes; i += 8) memcpy(bytes + i, poison, 8);
+    if (i < n_bytes) memcpy(bytes + i, poison, (size_t)(n_bytes - i));
 }
 
 /* How many of the first bytes are poison. */
 MEMOI int64_t memob_poisoned(const char* bytes, int64_t n_bytes) {
+    unsigned char poison[8];
     int64_t i = 0;
-    while (i < n_bytes && (unsigned char)bytes[i] == memob_poison_at(bytes + i)) i++;
+    memoi_poison_word(bytes, poison);
+    while (i + 8 <= n_bytes && !memcmp(bytes + i, poison, 8)) i += 8;
+    while (i < n_bytes && (unsigned char)bytes[i] == poison[i % 8]) i++;
     return i;
+}
+
+/* A hash of bytes for comparisons in this process, a word at a time.  Turning the word spreads
+ * differences of high bits, such as signs. */
+MEMOI uint64_t memob_digest(const char* bytes, int64_t n_bytes) {
+    uint64_t hash = 14695981039346656037u ^ (uint64_t)n_bytes, word;
+    for (; n_bytes > 0; n_bytes -= 8, bytes += 8) {
+        word = 0;
+        memcpy(&word, bytes, (size_t)memob_min(n_bytes, 8));
+        hash ^= word;
+        hash = (hash << 29 | hash >> 35) * 0x9e3779b97f4a7c15u;
+    }
+    return hash ^ hash >> 32;
 }
 
 /* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
@@ -128,7 +149,7 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
         const char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
         status = memob_probe_copy(p, bytes + at, n, 0, error);
         if (status) break;
-        *hash = 31 * *hash + memob_hash(image, n);
+        *hash = 31 * *hash + memob_digest(image, n);
         *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
     }
     return status;

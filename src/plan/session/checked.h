@@ -44,6 +44,25 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
+/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address kept
+ * from there harm nothing. */
+MEMOI void memoi_inspector_retire(memo_session* s) {
+    s->checker.slots = s->checker.memory = NULL;
+    s->checker.n_buffers = 0;
+}
+
+/* Checks from now on. */
+MEMOI void memoi_inspector_start(memo_session* s) {
+    memoi_inspector* c = &s->checker;
+    c->slots = c->engine.device_memory + (s->spans_s ? c->slot_bytes : 0);
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
+    c->shape = -1;
+    c->kinds = 0;
+    c->n_trained = 0;
+    memset(c->states, 0,
+           (size_t)((int64_t)s->states_desc.n_layers * s->desc.n_states) * sizeof *c->states);
+}
+
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
     memob_engine_release(&c->engine);
@@ -52,13 +71,19 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets. */
+ * budgets; to measure, a layer more: no layer then has the slot of the session that trains, so that
+ * the forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
+    const int n_slots = s->spans_s ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0;
+    if (c->engine.device_memory) { /* of the shape measured before */
+        memoi_inspector_start(s);
+        return MEMO_STATUS_OK;
+    }
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
@@ -83,21 +108,19 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
              MEMOI_GUARD;
     }
     c->offsets[n] = c->slot_bytes = at;
-    c->shape = -1;
 
     memob_engine_begin(&c->engine, s->device, NULL, 0);
-    status =
-        memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes, 2 * at, stream, 1, error);
+    status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes, 2 * at, stream, 1,
+                                  error);
     c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
-    c->slots = c->engine.device_memory;
-    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    if (!status) memoi_inspector_start(s);
     c->image = c->engine.host_memory;
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
-            (long long)(3 * at + c->memory_bytes));
+            (long long)(n_slots * at + c->memory_bytes));
     return status;
 }
 
@@ -148,7 +171,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t
     for (; begin < end; begin++) {
         const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
         const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
-        const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
+        const uint64_t hash = is_written ? memob_digest(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
         if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes))) break;
     }
@@ -175,6 +198,14 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
                           (long long)(step % s->n_slices * s->steps->n_rows + row), why);
+}
+
+/* No row of n has been written. */
+MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
+    const uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+    int64_t row = 0;
+    while (row < n && !hashes[row]) row++;
+    return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
 }
 
 /* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
@@ -213,6 +244,17 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
+        if (row == n && is_forward && !s->batch.is_forward_only &&
+            memoi_inspector_is_unwritten(s, step, t, n)) {
+            MEMOI_SESSION_FAIL(
+                s, MEMO_STATUS_INVALID_ARGUMENT,
+                "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
+                "cached address, bytes of a tensor that has ended, or a layer that lacks the "
+                "tensor; "
+                "call memo_session_get_address each time, and give such layers another kind",
+                (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
+            return 0;
+        }
         if (row == n) continue;
         if (!is_forward && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
@@ -279,6 +321,18 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
     return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
 }
 
+/* Copies the tensors that a call for tensor t recomputes to the image on the host, or back. */
+MEMOI int memoi_inspector_fetch_with(memo_session* s, int32_t step, int32_t t, int is_back) {
+    const memoi_inspector* c = &s->checker;
+    int is_ok = 1;
+    for (int32_t u = 0; u < s->desc.n_tensors && is_ok; u++)
+        if (memoi_inspector_is_with(s, t, u))
+            is_ok = memoi_inspector_copy(s, memoi_inspector_slot(s, step) + c->offsets[u],
+                                         c->image + c->offsets[u],
+                                         c->offsets[u + 1] - c->offsets[u], is_back);
+    return is_ok;
+}
+
 /* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
  * recomputed with t?  Else s->call_error names a row.  A few runs are tried; the slot is as before
  * afterwards. */
@@ -295,17 +349,19 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
 
     /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
      * own. */
-    memcpy(copy, c->image, (size_t)c->slot_bytes);
-    for (u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_is_with(s, t, u))
-            memob_poison(c->image + c->offsets[u], n * memoi_inspector_row_bytes(s, step, u));
-    if (!memoi_inspector_fetch(s, step, 1)) return 0;
+    for (u = 0; u < s->desc.n_tensors; u++) {
+        char* image = c->image + c->offsets[u];
+        if (!memoi_inspector_is_with(s, t, u)) continue;
+        memcpy(copy + c->offsets[u], image, (size_t)(c->offsets[u + 1] - c->offsets[u]));
+        memob_poison(image, n * memoi_inspector_row_bytes(s, step, u));
+    }
+    if (!memoi_inspector_fetch_with(s, step, t, 1)) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
-    if (!memoi_inspector_fetch(s, step, 0)) return 0;
+    if (!memoi_inspector_fetch_with(s, step, t, 0)) return 0;
     for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
@@ -316,8 +372,11 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         keeps = row == end;
         if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
-    memcpy(c->image, copy, (size_t)c->slot_bytes);
-    return memoi_inspector_fetch(s, step, 1) && keeps;
+    for (u = 0; u < s->desc.n_tensors; u++)
+        if (memoi_inspector_is_with(s, t, u))
+            memcpy(c->image + c->offsets[u], copy + c->offsets[u],
+                   (size_t)(c->offsets[u + 1] - c->offsets[u]));
+    return memoi_inspector_fetch_with(s, step, t, 1) && keeps;
 }
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */

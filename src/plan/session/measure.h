@@ -251,7 +251,7 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
         if (!status)
             memoi_session_log(s, "session: measuring %d micro-batches of about %.1f s", (int)n,
                               1e-3 * (double)values[1]);
-        if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
+        if (!status) memoi_inspector_retire(s); /* the others measure; no kernel runs */
         /* A few micro-batches show nothing of what copies slow. */
         if (!status && n >= 6) memoi_session_begin_beside(s, profile);
     }

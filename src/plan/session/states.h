@@ -39,7 +39,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
         n = memob_min(size_bytes - at, c->slot_bytes);
         if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
-        hash = 31 * hash + memob_hash(image, n);
+        hash = 31 * hash + memob_digest(image, n);
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
