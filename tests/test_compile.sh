@@ -203,6 +203,13 @@ columns() {
         END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
+# Public comments show what C++11 compiles, too: no compound literals, no designated initializers.
+examples_in_comments() {
+    grep -nE "\(memo_[a-z_]+\)\{|\{ *\.[a-z]" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h |
+        grep -E ":[0-9]+: \*" && return 1
+    return 0
+}
+
 # A function of more than 25 lines has empty lines between its steps, and in a header a comment before or inside.
 paragraphs() {
     awk '
@@ -371,6 +378,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "style: headers have at most 100 columns" columns
+test_is "public comments show C++11" examples_in_comments
 test_is "style: long functions have paragraphs and comments" paragraphs
 test_is "what headers share is defined in memo.h" shared
 for header in memo.h memo_sp.h memo_cuda.cuh; do
