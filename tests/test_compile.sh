@@ -118,6 +118,15 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
         run "$folder/two"
 }
 
+# A program for Windows links without more libraries; with the host device it is refused in a sentence.
+windows() { # COMPILER
+    object "$1" c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE || return 1
+    printf '#include "memo.h"\nint main(void) { memo_trace* trace; return memo_trace_create(&trace, NULL) != 0; }\n' >"$folder/main.c"
+    run $1 -std=c99 -I. "$folder/main.c" "$folder/windows.o" -o "$folder/windows.exe" || return 1
+    $1 -std=c99 -I. -Iextras -fsyntax-only $sources/implementation.c >"$folder/log" 2>&1 && return 1
+    grep -q 'error.*memo\.h: the host device needs POSIX threads; define MEMO_NO_HOST_DEVICE' "$folder/log" || { cat "$folder/log"; return 1; }
+}
+
 # -ffast-math is refused by its name, unless the user allows it.
 fast_math() { # COMPILER
     for flag in -ffast-math -Ofast -ffinite-math-only; do
@@ -416,7 +425,7 @@ for compiler in $c_compilers; do
 done
 mingw=x86_64-w64-mingw32-gcc
 if has $mingw; then
-    test_is "Windows, all but chapter 6, MinGW" object $mingw c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE
+    test_is "Windows, all but chapter 6, MinGW" windows $mingw
 else
     skip "Windows, all but chapter 6, MinGW" "$mingw is not installed; gcc-mingw-w64-x86-64 has it"
 fi
