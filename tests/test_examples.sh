@@ -56,7 +56,7 @@ example() { # FILE
 
     # Away from the sources it names what it lacks.
     if [ "$name" = 19_gpt ]; then
-        (cd "$folder" && "$place/$name" 2>"$place/log")
+        (cd "$folder" && "$root/$place/$name" 2>"$root/$place/log")
         [ $? -eq 1 ] && grep -q "examples/19_gpt.c: cannot be read: by default it is read from memo's root; .19_gpt FILE. reads" "$place/log" || { cat "$place/log"; return 1; }
     fi
 
