@@ -228,6 +228,9 @@ papers: build/bench/paper_tables ## compute the tables of the three papers, besi
 
 # ---- tests ----
 
+# A name of TESTS that is no test would pass in silence.
+UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/$(test).c tests/$(test).sh),,$(test))))
+
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 
@@ -237,6 +240,7 @@ SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/2% b
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them
+	@[ -z "$(UNKNOWN_TESTS)" ] || { echo "make $@: TESTS: no such test ($(UNKNOWN_TESTS)); \`ls tests/test_*\` shows all" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),$(SCRIPTED))
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \

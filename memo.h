@@ -1225,6 +1225,10 @@ typedef struct memo_state {
 infinity and -0 in rows; compile the implementation in a file of its own without this option"
 #endif
 
+#if defined(_WIN32) && !defined(MEMO_NO_HOST_DEVICE)
+#error "memo.h: the host device needs POSIX threads; define MEMO_NO_HOST_DEVICE on Windows"
+#endif
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -1238,7 +1242,14 @@ infinity and -0 in rows; compile the implementation in a file of its own without
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if !defined(_WIN32)
+#if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+#undef near
+#undef far
+#else
 #include <sys/resource.h>
 #endif
 #include <sys/stat.h>
@@ -1609,13 +1620,22 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
 
 /* The monotonic clock, in nanoseconds and in seconds. */
 MEMOI MEMOB_NOINLINE int64_t memob_now_ns(void) {
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, per_s;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&per_s);
+    return ticks.QuadPart / per_s.QuadPart * 1000000000 +
+           ticks.QuadPart % per_s.QuadPart * 1000000000 / per_s.QuadPart;
+#else
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+#endif
 }
 
 MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
 
+#if !defined(_WIN32)
 /* time_ns, 0 or above, as a timespec. */
 MEMOI struct timespec memoi_timespec(int64_t time_ns) {
     struct timespec time;
@@ -1623,21 +1643,22 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
     time.tv_nsec = (long)(time_ns % 1000000000);
     return time;
 }
+#endif
 
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
-    struct timespec time;
-#if defined(__APPLE__) /* no clock_nanosleep */
     int64_t left_ns;
     while ((left_ns = time_ns - memob_now_ns()) > 0) {
-        time = memoi_timespec(left_ns);
-        nanosleep(&time, NULL);
-    }
+#if defined(_WIN32)
+        Sleep((DWORD)(memob_min(left_ns, 1000000000) / 1000000 + 1));
+#elif defined(__APPLE__) /* no clock_nanosleep */
+        struct timespec left = memoi_timespec(left_ns);
+        nanosleep(&left, NULL);
 #else
-    time = memoi_timespec(time_ns);
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
-    }
+        struct timespec time = memoi_timespec(time_ns);
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL);
 #endif
+    }
 }
 
 /* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */

@@ -418,13 +418,16 @@ typedef enum memo_pass {
  *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
  *     if (ahead >= M) ahead = M - 1;
  *     for (i = 0; i < M + ahead; i++) {
- *         if (i < M) order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
- *         if (i >= ahead) order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         memo_turn forward = {i, 0, MEMO_PASS_FORWARD};
+ *         memo_turn backward = {i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         if (i < M) order[n++] = forward;
+ *         if (i >= ahead) order[n++] = backward;
  *     }
  *     desc.order = order;  desc.n_order = n;
  *     ...
  *     for (k = 0; k < n; k++) {                         // a step
- *         memo_batch batch = {.turn = order[k]};        // another turn than the next is an error
+ *         memo_batch batch = MEMO_ZERO(memo_batch);
+ *         batch.turn = order[k];                        // another turn than the next is an error
  *         if (memo_session_run(session, &batch, &error)) ...;
  *     }
  *
@@ -8711,14 +8714,14 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
- * order of times.  Names and sizes are the same everywhere, and the first of these carries the
- * status. */
+ * order of times.  Names and sizes are the same everywhere. */
 MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
                                               memo_profile* profile, memo_error* error) {
-    const int64_t n_rows = profile->n_rows;
-    status = memoi_session_agree(desc, status, (int64_t*)(void*)profile,
-                                 (int64_t)(sizeof *profile / sizeof(int64_t)), error);
-    profile->n_rows = n_rows;
+    int64_t values[1 + sizeof(memo_profile) / sizeof(int64_t)]; /* the first carries the status */
+    memcpy(values + 1, profile, sizeof *profile);
+    status =
+        memoi_session_agree(desc, status, values, (int64_t)(sizeof values / sizeof *values), error);
+    memcpy(profile, values + 1, sizeof *profile);
     return status;
 }
 

@@ -385,7 +385,10 @@ static int read_text(const char* path, memo_text* text) {
     }
     if (file) fclose(file);
     if (text->n_bytes > N && !text->failed) return 1;
-    fprintf(stderr, "19_gpt: %s: cannot be read, or has fewer than %d bytes\n", path, N + 1);
+    fprintf(stderr, "19_gpt: %s: %s; `19_gpt FILE` reads another text\n", path,
+            !file          ? "cannot be read: by default it is read from memo's root"
+            : text->failed ? "no memory for it"
+                           : "too short to learn from");
     return 0;
 }
 

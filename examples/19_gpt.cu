@@ -418,13 +418,21 @@ int main(int argc, char** argv) {
     memo_text text = {NULL, 0, 0, 0};
     memo_error error;
     trainer *t = NULL, *post = NULL; /* on the device; pinned */
-    FILE* file = fopen(argc > 1 ? argv[1] : "examples/19_gpt.cu", "rb");
+    const char* path = argc > 1 ? argv[1] : "examples/19_gpt.cu";
+    FILE* file = fopen(path, "rb");
     for (int c; file && (c = getc(file)) != EOF && !text.failed;)
         memo_text_put(&text, "%c", c ? c : ' ');
     if (file) fclose(file);
-    if (argc > 3 || !(mib > 0) || mib > 1e6 || text.n_bytes <= N || text.failed) {
-        fprintf(stderr, "usage: 19_gpt [FILE [MIB]]   FILE above %d bytes, MIB above 0\n", N);
+    if (argc > 3 || !(mib > 0) || mib > 1e6) {
+        fprintf(stderr, "usage: 19_gpt [FILE [MIB]]   MIB above 0; 0.9 is the default\n");
         return 2;
+    }
+    if (text.n_bytes <= N || text.failed) {
+        fprintf(stderr, "19_gpt: %s: %s; `19_gpt FILE` reads another text\n", path,
+                !file         ? "cannot be read: by default it is read from memo's root"
+                : text.failed ? "no memory for it"
+                              : "too short to learn from");
+        return 1;
     }
 
     memo_status status = memo_cuda_device_create(&desc, &device, &error);

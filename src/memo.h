@@ -238,6 +238,10 @@ extern "C" {
 infinity and -0 in rows; compile the implementation in a file of its own without this option"
 #endif
 
+#if defined(_WIN32) && !defined(MEMO_NO_HOST_DEVICE)
+#error "memo.h: the host device needs POSIX threads; define MEMO_NO_HOST_DEVICE on Windows"
+#endif
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -251,7 +255,14 @@ infinity and -0 in rows; compile the implementation in a file of its own without
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if !defined(_WIN32)
+#if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+#undef near
+#undef far
+#else
 #include <sys/resource.h>
 #endif
 #include <sys/stat.h>

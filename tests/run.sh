@@ -161,10 +161,11 @@ if [ -s "$logs/failures" ]; then
     cat "$logs/failures"
     echo
 fi
+[ $((passed + failed + skipped)) -gt 0 ] || echo "No test ran: no name has \`${MEMO_TEST_ARGS:-}\`, or the variant has none."
 echo "$(($(date +%s) - begun_s)) s, of processor time $used_all_s s"
 if [ $skipped -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else
     echo "$passed passed, $failed failed"
 fi
-[ $failed -eq 0 ]
+[ $failed -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

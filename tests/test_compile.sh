@@ -118,6 +118,15 @@ two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANG
         run "$folder/two"
 }
 
+# A program for Windows links without more libraries; with the host device it is refused in a sentence.
+windows() { # COMPILER
+    object "$1" c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE || return 1
+    printf '#include "memo.h"\nint main(void) { memo_trace* trace; return memo_trace_create(&trace, NULL) != 0; }\n' >"$folder/main.c"
+    run $1 -std=c99 -I. "$folder/main.c" "$folder/windows.o" -o "$folder/windows.exe" || return 1
+    $1 -std=c99 -I. -Iextras -fsyntax-only $sources/implementation.c >"$folder/log" 2>&1 && return 1
+    grep -q 'error.*memo\.h: the host device needs POSIX threads; define MEMO_NO_HOST_DEVICE' "$folder/log" || { cat "$folder/log"; return 1; }
+}
+
 # -ffast-math is refused by its name, unless the user allows it.
 fast_math() { # COMPILER
     for flag in -ffast-math -Ofast -ffinite-math-only; do
@@ -201,6 +210,13 @@ borrowings() {
 columns() {
     awk 'FNR == 1 { n++ } length > 100 { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
         END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
+}
+
+# Public comments show what C++11 compiles, too: no compound literals, no designated initializers.
+examples_in_comments() {
+    grep -nE "\(memo_[a-z_]+\)\{|\{ *\.[a-z]" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h |
+        grep -E ":[0-9]+: \*" && return 1
+    return 0
 }
 
 # A function of more than 25 lines has empty lines between its steps, and in a header a comment before or inside.
@@ -371,6 +387,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "style: headers have at most 100 columns" columns
+test_is "public comments show C++11" examples_in_comments
 test_is "style: long functions have paragraphs and comments" paragraphs
 test_is "what headers share is defined in memo.h" shared
 for header in memo.h memo_sp.h memo_cuda.cuh; do
@@ -408,7 +425,7 @@ for compiler in $c_compilers; do
 done
 mingw=x86_64-w64-mingw32-gcc
 if has $mingw; then
-    test_is "Windows, all but chapter 6, MinGW" object $mingw c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE
+    test_is "Windows, all but chapter 6, MinGW" windows $mingw
 else
     skip "Windows, all but chapter 6, MinGW" "$mingw is not installed; gcc-mingw-w64-x86-64 has it"
 fi

@@ -668,6 +668,9 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) 
     memo_status status = memo_all_reduce(t->comm, t->stream, values, values, n, MEMO_TYPE_I64,
                                          MEMO_REDUCTION_MAX, e);
     r->n_agreed++;
+    /* Integers, never doubles seen as integers. */
+    CHECK((char*)(values + n) <= (char*)r->profile ||
+          (char*)values >= (char*)r->profile + sizeof r->profile);
     if (!status) status = memo_stream_synchronize(t->device, t->stream, e);
     r->is_apart |= status != MEMO_STATUS_OK;
     return status;

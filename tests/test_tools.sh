@@ -83,6 +83,23 @@ a_stopped_test_takes_its_children_along() { # test
     [ ! -e "$folder/late" ]
 }
 
+a_test_that_does_not_exist_is_named() { # test
+    env -u MAKEFLAGS -u MFLAGS "${MAKE:-make}" --no-print-directory test TESTS="test_text test_typo" >"$folder/out" 2>&1 && return 1
+    cat "$folder/out"
+    grep -q "TESTS: no such test (test_typo)" "$folder/out" && ! grep -q "passed" "$folder/out" || return 1
+    printf 'echo 1..0\n' >"$folder/empty.sh"
+    sh tests/run.sh "$folder/logs" "$folder/empty.sh" >"$folder/out" && return 1
+    cat "$folder/out"
+    grep -q "No test ran" "$folder/out"
+}
+
+tools_have_a_version() { # test
+    version=$(sed -n 's/^#define MEMO_VERSION_[A-Z]* //p' memo.h | paste -s -d .)
+    for tool in plan_trace check_schedule degrees_plan layout_plan train_gpt; do
+        [ "$(build/examples/$tool --version)" = "$tool of memo $version" ] || { echo "$tool"; return 1; }
+    done
+}
+
 # The pictures of docs/memory.md are whole, and those of today's plans; a folder that does not exist is named.  Processors that
 # fuse a product and a sum may find other plans.
 pictures_of_memory_are_drawn() { # test

@@ -206,6 +206,28 @@ a_resumed_run_continues_the_log() { # test
     expect_same text not.log
 }
 
+# Sets a number of a checkpoint's head, and the digest of all bytes after the head's 11 numbers of the run.
+resealed() { # FILE BYTE NUMBER
+    python3 - "$@" <<'END'
+import struct, sys
+name, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+data = bytearray(open(name, "rb").read())
+seal = 64 + 8 * (10 + 11)
+old, = struct.unpack_from("=Q", data, seal)
+def digest():
+    struct.pack_into("=Q", data, seal, 0)
+    value = 14695981039346656037
+    for word, in struct.iter_unpack("=Q", data):
+        value = (value ^ word) * 0x9e3779b97f4a7c15 % 2**64
+        value ^= value >> 32
+    return value
+assert digest() == old, "the digest is another today"
+struct.pack_into("=q", data, at, number)
+struct.pack_into("=Q", data, seal, digest())
+open(name, "wb").write(data)
+END
+}
+
 bad_checkpoints_are_refused() { # test
     refused '--resume missing: cannot be read: No such file' $tiny --resume missing
     refused '--save no/such/file: cannot be written: No such file' $tiny --save no/such/file
@@ -225,6 +247,12 @@ bad_checkpoints_are_refused() { # test
     cp saved old && printf 2 | dd of=old bs=1 seek=20 conv=notrunc 2>/dev/null
     refused '--resume old: a checkpoint of format 2; this program reads format 3' $tiny --seed 3 --resume old
     refused '--resume part: cut short or altered: it has 1000 bytes' $tiny --steps 4 --seed 3 --resume part
+    if command -v python3 >/dev/null; then
+        cp saved many && resealed many 56 3 # updates, of 2 steps
+        refused '--resume many: altered: saved after step 2 and 3 updates' $tiny --steps 4 --seed 3 --resume many
+        cp saved fewer && resealed fewer 56 1 # a step may have no update
+        works $tiny --steps 4 --seed 3 --resume fewer --resume-with-changes
+    fi
     refused '--save large: a file of [0-9.]* TiB does not fit into .* of free space; another folder' $tiny --save large --layers 4000 --hidden 8192
 }
 

@@ -36,6 +36,9 @@ unknown_options_are_refused() { # test
 
 bad_values_are_refused() { # test
     for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
+    refused "^train_gpt: --seq '': not a whole number" $tiny --seq ''
+    refused "^train_gpt: --device-memory '': not a size" $tiny --device-memory ''
+    refused "^train_gpt: --policy '': unknown policy" $tiny --policy ''
     for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
     refused '^train_gpt: --policy best: unknown policy; use keep, recompute, swap, alpha or memo' $tiny --policy best

@@ -428,7 +428,7 @@ static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_
     if (head->file_bytes != expected.file_bytes || info.st_size != expected.file_bytes)
         gpt_file_refuse(f, MEMO_STATUS_FORMAT, "cut short or altered: it has %lld bytes of %lld",
                         (long long)info.st_size, (long long)expected.file_bytes);
-    if (head->step < 0 || head->n_updates < 0)
+    if (head->step < 0 || head->n_updates < 0 || head->n_updates > head->step)
         gpt_file_refuse(f, MEMO_STATUS_FORMAT, "altered: saved after step %lld and %lld updates",
                         (long long)head->step, (long long)head->n_updates);
 }

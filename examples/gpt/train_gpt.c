@@ -516,14 +516,17 @@ int main(int argc, char** argv) {
     /* Options. */
     memo_status status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
-    if (!status && !j.options.is_help) status = compute_check_stack(&error);
-    if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
-    if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
-    if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
+    const int only_prints = j.options.is_help || j.options.is_version;
+    if (!status && !only_prints) status = compute_check_stack(&error);
+    if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
+    if (!status && !only_prints) status = train_device_check(&j.options, &error);
+    if (!status && !only_prints) status = train_check_effects(&j.options, &error);
 
     /* Help, a plan, or a run. */
     if (!status && j.options.is_help) {
         train_print_help();
+    } else if (!status && j.options.is_version) {
+        train_print_version();
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {

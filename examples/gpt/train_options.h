@@ -47,7 +47,7 @@ typedef struct train_options {
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* memo_update */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
-    long long is_graph, is_registered, is_dry_run, is_demo, is_help;
+    long long is_graph, is_registered, is_dry_run, is_demo, is_help, is_version;
 } train_options;
 
 #define N_POLICIES 5
@@ -263,6 +263,7 @@ static const option option_table[] = {
     {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, 0, "",
      "runs the demonstration of `make run`"},
     {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, 0, "", "prints this text; also -h"},
+    {"--version", OPTION_FLAG, OPTION_FIELD(is_version), 0, 0, 0, "", "prints the version of memo"},
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
@@ -353,6 +354,11 @@ static void print_options(void) {
     }
 }
 
+static void train_print_version(void) {
+    printf("train_gpt of memo %d.%d.%d\n", MEMO_VERSION_MAJOR, MEMO_VERSION_MINOR,
+           MEMO_VERSION_PATCH);
+}
+
 static void train_print_help(void) {
     printf("usage: train_gpt [OPTION...]\n\n"
            "Trains a GPT inside a \"device\" memory of a given size, on the CPU or on a GPU.  The "
@@ -399,6 +405,7 @@ static double size_unit(const char* suffix) {
 /* Lists the names: "--type f16: unknown type; use f32 or bf16". */
 static memo_status option_bad_name(const option* o, const char* value, memo_error* error) {
     char names[128] = "";
+    if (!*value) value = "''";
     for (int64_t i = 0; option_name(o, i); i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s",
@@ -411,6 +418,7 @@ static memo_status option_bad_name(const option* o, const char* value, memo_erro
 }
 
 static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
+    if (!*value) value = "''";
     if (o->kind == OPTION_SIZE)
         return gpt_invalid(error, "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
                            o->name, value);

@@ -48,14 +48,16 @@ static size_t heap_begin = 0, heap_gained = 0;' \
 flags="-std=c++20 -O1 -w -include algorithm -include iomanip -I/usr/include/eigen3"
 if ! printf '#include <format>\nint main() { return (int)std::format("").size(); }\n' | $cxx -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; then
     printf '#pragma once\n#include <fmt/format.h>\nnamespace std { using fmt::format; }\n' >shim/format
-    flags="$flags -DFMT_HEADER_ONLY -I$folder/shim -include format"
+    flags="$flags -DFMT_HEADER_ONLY -I../shim -include format"
 fi
-compile() { # KIND FOLDER: the objects of a tree's library
+compile() ( # KIND FOLDER: the objects of a tree's library
     mkdir -p "$2"
-    (cd "$1" && find infini_train/src example/common example/gpt2/checkpoint_loader.cc -name '*.cc' | grep -v /cuda/) |
-        xargs -P "$(getconf _NPROCESSORS_ONLN)" -I{} sh -c 'o='"$2"'/$(echo {} | tr / _).o
-            [ -s "$o" ] || { cd '"$1"' && '"$cxx $flags"' -I. -c {} -o "$o.new" && mv "$o.new" "$o"; }'
-}
+    cd "$1"
+    export cxx flags objects="$2"
+    find infini_train/src example/common example/gpt2/checkpoint_loader.cc -name '*.cc' | grep -v /cuda/ |
+        xargs -P "$(getconf _NPROCESSORS_ONLN)" -I{} sh -c 'o=$objects/$(echo "$1" | tr / _).o
+            [ -s "$o" ] || { $cxx $flags -I. -c "$1" -o "$o.new" && mv "$o.new" "$o"; }' sh {}
+)
 compile original "$folder/objects"
 [ ! -d recomputed ] || compile recomputed "$folder/objects-recomputed"
 printf '#define MEMO_IMPLEMENTATION\n#define MEMO_HOOKS_IMPLEMENTATION\n#include "memo_hooks.h"\n' >memo.c

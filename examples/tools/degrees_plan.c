@@ -380,14 +380,16 @@ int main(int argc, char** argv) {
     memo_degrees_problem* problem = NULL;
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
-    int code, is_reading = 0, is_help = 0;
+    int code, is_reading = 0, is_help = 0, is_version = 0;
 
     tool_keep_standard_streams();
     for (int i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
-    code = is_help ? 0 : parse_options(&o, argc, argv);
-    if (!code && !is_help) code = check_options(&o);
+    for (int i = 1; i < argc; i++) is_version |= !strcmp(argv[i], "--version");
+    code = is_help || is_version ? 0 : parse_options(&o, argc, argv);
+    if (!code && !is_help && !is_version) code = check_options(&o);
     if (code) return code;
     if (is_help) print_help();
+    if (is_version && !is_help) tool_print_version(stdout, "degrees_plan");
 
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
 

@@ -426,7 +426,8 @@ static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
     options o;
     int status = parse_options(argc, argv, &o, err);
     if (status < 0) {
-        print_help(out);
+        if (status == TOOL_VERSION) tool_print_version(out, "layout_plan");
+        if (status == TOOL_HELP) print_help(out);
         return 0;
     }
     if (status) return status;

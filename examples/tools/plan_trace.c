@@ -682,7 +682,8 @@ int main(int argc, char** argv) {
     tool_keep_standard_streams();
     result = parse_options(argc, argv, &o);
     if (result < 0) {
-        print_help();
+        if (result == TOOL_VERSION) tool_print_version(stdout, "plan_trace");
+        if (result == TOOL_HELP) print_help();
         if (!tool_flush(&error)) return 0;
         fprintf(stderr, "plan_trace: %s\n", error.message);
         return 2;

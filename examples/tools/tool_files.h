@@ -203,8 +203,15 @@ static MEMO_UNUSED memo_status tool_check_outputs(const tool_option* options, in
     return tool_check_files(files, n, error);
 }
 
+enum { TOOL_HELP = -1, TOOL_VERSION = -2 };
+
+static MEMO_UNUSED void tool_print_version(FILE* out, const char* tool) {
+    fprintf(out, "%s of memo %d.%d.%d\n", tool, MEMO_VERSION_MAJOR, MEMO_VERSION_MINOR,
+            MEMO_VERSION_PATCH);
+}
+
 /* Reads the command line.  *file: gets the argument that is no option; NULL: there is none.
- * Returns 0, or the exit status; -1 for help. */
+ * Returns 0, or the exit status; TOOL_HELP or TOOL_VERSION, which are negative. */
 static MEMO_UNUSED int tool_read_options(FILE* err, const char* tool, int argc, char** argv,
                                          const tool_option* options, int n_options,
                                          const char** file) {
@@ -214,7 +221,8 @@ static MEMO_UNUSED int tool_read_options(FILE* err, const char* tool, int argc, 
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
         char range[100];
         int k = 0;
-        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
+        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return TOOL_HELP;
+        if (!strcmp(name, "--version")) return TOOL_VERSION;
         if (file && (name[0] != '-' || !name[1])) {
             if (*file) return tool_refuse(err, tool, "FILE", "more than one", name);
             *file = name;

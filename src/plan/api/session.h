@@ -156,13 +156,16 @@ typedef enum memo_pass {
  *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
  *     if (ahead >= M) ahead = M - 1;
  *     for (i = 0; i < M + ahead; i++) {
- *         if (i < M) order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
- *         if (i >= ahead) order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         memo_turn forward = {i, 0, MEMO_PASS_FORWARD};
+ *         memo_turn backward = {i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         if (i < M) order[n++] = forward;
+ *         if (i >= ahead) order[n++] = backward;
  *     }
  *     desc.order = order;  desc.n_order = n;
  *     ...
  *     for (k = 0; k < n; k++) {                         // a step
- *         memo_batch batch = {.turn = order[k]};        // another turn than the next is an error
+ *         memo_batch batch = MEMO_ZERO(memo_batch);
+ *         batch.turn = order[k];                        // another turn than the next is an error
  *         if (memo_session_run(session, &batch, &error)) ...;
  *     }
  *

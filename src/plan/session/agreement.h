@@ -131,14 +131,14 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
- * order of times.  Names and sizes are the same everywhere, and the first of these carries the
- * status. */
+ * order of times.  Names and sizes are the same everywhere. */
 MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
                                               memo_profile* profile, memo_error* error) {
-    const int64_t n_rows = profile->n_rows;
-    status = memoi_session_agree(desc, status, (int64_t*)(void*)profile,
-                                 (int64_t)(sizeof *profile / sizeof(int64_t)), error);
-    profile->n_rows = n_rows;
+    int64_t values[1 + sizeof(memo_profile) / sizeof(int64_t)]; /* the first carries the status */
+    memcpy(values + 1, profile, sizeof *profile);
+    status =
+        memoi_session_agree(desc, status, values, (int64_t)(sizeof values / sizeof *values), error);
+    memcpy(profile, values + 1, sizeof *profile);
     return status;
 }
 
