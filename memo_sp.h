@@ -615,17 +615,19 @@ typedef struct memo_mask {
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
     /* Keys from n_keys on are padding and are not seen; 0: first_query + n_tokens. */
     int64_t n_keys;
-    /* The position of query 0 among the keys: queries are a slice of a longer sequence. */
+    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Beside
+     * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
      * descending.  A query sees only keys of the same document.  Two equal positions are an empty
-     * document, which has no tokens and changes nothing.  NULL: one document.  Chunked attention is
+     * document, which has no tokens and changes nothing.  Queries outside of all documents see
+     * nothing.  NULL: one document.  Chunked attention is
      * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
     /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
      * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
-     * used; the other conditions must be 0 and NULL.  NULL: the fields above. */
+     * used; windows must be 0 and documents NULL.  NULL: the fields above. */
     const int64_t *key_first, *key_end;
 } memo_mask;
 
@@ -634,7 +636,8 @@ typedef struct memo_mask {
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
-/* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
+/* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
+ * kernels.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
@@ -1257,7 +1260,7 @@ typedef struct memo_scan_tensors {
     float* state;
     /* (b_count): the state before the first row of all ranks, in backward the gradient of the state
      * after the last one, for a sequence in slices.  Only the first (last) rank with rows reads it,
-     * and only if no document begins there.  NULL: 0. */
+     * and only if no document begins there; the end of document_begins is no begin.  NULL: 0. */
     const float* initial;
 } memo_scan_tensors;
 
@@ -5475,18 +5478,18 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         return;
     }
 
-    *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
-    if (mask->document_begins) {
+    *end = mask->n_keys ? mask->n_keys : memob_max(mask->first_query + mask->n_tokens, 0);
+    if (mask->document_begins) { /* before the first document and behind the last one: none */
         const int64_t* document =
             memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
-        *begin = document[0];
-        *end = document[1];
+        *begin = own < document[1] ? document[0] : document[1];
+        *end = own < 0 ? document[0] : document[1];
     }
 
     /* The windows.  The query's own position may be behind the last key. */
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
-    if (after && *end - own > after) *end = own + after;
+    if (after && *end - own > after) *end = memob_max(own + after, *begin);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -5496,16 +5499,26 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
-/* The positions that the queries of a run see together.  Positions in between that no query sees
- * are included; key_first and key_end may have such positions. */
-MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
-                               int64_t* end) {
+/* The next positions that the queries of a run see together, without a gap, from query *i on; moves
+ * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
+MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* i, int64_t* begin,
+                              int64_t* end) {
     const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
-    int64_t ignored;
+    int64_t low, high;
     *begin = *end = 0;
-    if (!n_queries) return;
-    memo_mask_interval(mask, q->start, begin, &ignored);
-    memo_mask_interval(mask, q->start + n_queries - 1, &ignored, end);
+    if (*i < n_queries && !mask->key_first) {
+        memo_mask_interval(mask, q->start, begin, &high);
+        memo_mask_interval(mask, q->start + n_queries - 1, &low, end);
+        *i = n_queries;
+    }
+    for (; *i < n_queries; ++*i) {
+        memo_mask_interval(mask, q->start + *i, &low, &high);
+        if (low == high) continue;
+        if (*begin < *end && low > *end) break;
+        if (*begin == *end) *begin = low;
+        *end = high;
+    }
+    return *begin < *end;
 }
 
 /* ---- >>host attention ---------------------------------------------------------------------------
@@ -6174,6 +6187,12 @@ typedef struct memoi_exchange_pieces {
     int64_t narrowest;        /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
+/* Positions that a run of queries sees, without a gap. */
+typedef struct memoi_exchange_sight {
+    int64_t begin, end;
+    int32_t run;
+} memoi_exchange_sight;
+
 /* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
  * those of earlier sequences.  n_q_runs 0: nothing. */
 typedef struct memoi_exchange_step {
@@ -6210,6 +6229,7 @@ struct memo_exchange {
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
+    int32_t ends_runs;          /* runs end at the last token */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
@@ -6224,8 +6244,10 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
-    memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of the rows that arrive */
+    /* Positions that runs of queries see: of rank r in a part from first_sight[part * ring + r]. */
+    memoi_exchange_sight* sights;
+    int64_t* first_sight; /* (n_parts * ring + 1) */
+    memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -6343,16 +6365,22 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
 
 /* --- runs --- */
 
+/* With ends_runs without padding, which is behind the other rows of a rank. */
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
-                                      memob_arrays* arrays) {
+                                      int ends_runs, memob_arrays* arrays) {
     tokens->sharding = *sharding;
     for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
     tokens->runs = MEMOB_ARRAY(arrays, memo_run, sharding->ring * tokens->max_runs);
     tokens->n_runs = MEMOB_ARRAY(arrays, int32_t, sharding->ring);
-    for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++)
-        tokens->n_runs[r] =
-            memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
+    for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++) {
+        memo_run* runs = tokens->runs + r * tokens->max_runs;
+        int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
+        while (ends_runs && n && runs[n - 1].start >= sharding->n_tokens) n--;
+        if (ends_runs && n)
+            runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
+        tokens->n_runs[r] = n;
+    }
 }
 
 /* --- steps --- */
@@ -6383,7 +6411,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* Step 0 has all queries, because it sets every row. */
+/* Step 0 has all queries, because it sets every row but padding. */
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
@@ -6443,10 +6471,33 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
 
-MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int32_t part,
-                                                  int32_t rank) {
-    return plan->sees + ((int64_t)part * plan->shape.sharding.ring + rank) * plan->most_runs;
+/* Finds what the queries of all ranks see. */
+MEMOI void memoi_exchange_look(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_ranks = (int64_t)shape->n_parts * shape->sharding.ring;
+    plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
+    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
+        int64_t n = 0;
+        for (int64_t r = 0; r < n_ranks; r++) {
+            const memo_mask* mask = &plan->masks[r / shape->sharding.ring];
+            const int32_t rank = (int32_t)(r % shape->sharding.ring);
+            int32_t n_runs;
+            const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
+            plan->first_sight[r] = n;
+            for (int32_t k = 0; k < n_runs; k++) {
+                memoi_exchange_sight sight = {0, 0, k};
+                int64_t i = 0;
+                while (memoi_mask_run_sees(mask, &runs[k], &i, &sight.begin, &sight.end)) {
+                    if (is_filled) plan->sights[n] = sight;
+                    n++;
+                }
+            }
+        }
+        plan->first_sight[n_ranks] = n;
+        if (!is_filled) plan->sights = MEMOB_ARRAY(&plan->arrays, memoi_exchange_sight, n + 1);
+    }
 }
+
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
  * queries see.  So a run of keys that ends before, or was read to its end, is done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
@@ -6454,15 +6505,13 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     const memoi_shape* shape = &plan->shape;
     /* A group has a message for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0)->n_runs[reader];
+    const int64_t* first_sight = plan->first_sight + (int64_t)part * shape->sharding.ring + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
-    const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
-    for (int32_t q = 0; q < n_q_runs; q++) {
-        const int64_t low = sees[q].begin, high = sees[q].end;
-        if (low >= high) continue;
+    for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
+        const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
         for (; k < n_runs; first += runs[k++].count)
             if (runs[k].start + runs[k].count > low &&
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
@@ -6474,8 +6523,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
             latest = runs[i].start + end - 1;
         }
         if (latest < low) continue;
-        if (!p.q_end) p.q_begin = q;
-        p.q_end = q + 1;
+        if (!p.q_end) p.q_begin = plan->sights[s].run;
+        p.q_end = plan->sights[s].run + 1;
     }
 
     /* Gaps that were not closed must be worth their messages. */
@@ -6606,14 +6655,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
-    plan->sees = MEMOB_ARRAY(&plan->arrays, memoi_exchange_rows, each);
-    for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
-        for (int32_t r = 0; r < rd; r++) {
-            memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
-            const memo_run* runs = memoi_shape_runs(shape, 0, r, &n);
-            for (int32_t i = 0; i < n; i++)
-                memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
-        }
+    memoi_exchange_look(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
@@ -6753,7 +6795,8 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    return ring->last_step && ring->plan->has_others;
+    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
+    return ring->last_step && ring->plan->has_others && r->n_q_runs && r->n_k_runs;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -6977,6 +7020,29 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
+/* Rows that step 0 does not set: padding, which sees nothing.  Their LSE is -inf: 4 times a number
+ * whose bytes are equal, and which is nearly the lowest. */
+MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
+    const int64_t n_heads = shape->heads.n_q, n_rows = shape->sharding.ring_tokens;
+    const int64_t first = r->n_k_runs ? r->n_q_rows : 0, n = (n_rows - first) * n_heads;
+    memoi_target* target = ring->target;
+    if (!ring->plan->ends_runs || !n) return;
+    for (int32_t b = 0; b < shape->n_batch && !target->status; b++) {
+        const int64_t at = (b * n_rows + first) * n_heads;
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, ring->out + at * shape->v_head_size,
+                          n * shape->v_head_size * 4);
+        if (!target->status)
+            target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                                       ring->lse + at, 0xfe, n * 4, target->error);
+    }
+    for (int k = 0; k < 2; k++)
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, ring->lse + first * n_heads, MEMO_TYPE_F32,
+                         n_rows * n_heads, ring->lse + first * n_heads, MEMO_TYPE_F32,
+                         n_rows * n_heads, n, shape->n_batch);
+}
+
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
@@ -6985,6 +7051,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
     ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
     ring->seen = -1;
+    if (!ring->is_backward) memoi_ring_set_padding(ring);
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -7144,7 +7211,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     for (int32_t part = 0; part < shape->n_parts; part++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
         memo_attention_block block;
-        if (!step->n_q_runs) continue;
+        if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
             const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
@@ -7691,9 +7758,9 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     if (!first || !end)
         return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
                              first ? "key_end" : "key_first");
-    if (mask->window_before || mask->window_after || mask->first_query || mask->document_begins)
-        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window, first_query or "
-                                    "documents; put all conditions into key_first and key_end");
+    if (mask->window_before || mask->window_after || mask->document_begins)
+        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window or documents; "
+                                    "put all conditions into key_first and key_end");
     for (int64_t i = 0; i < mask->n_tokens; i++)
         if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
             first[i] > end[i] || end[i] > mask->n_keys)
@@ -7710,7 +7777,7 @@ MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* err
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, first_query, 0, MEMOB_BYTES_MAX / 2))
+        MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
     if (!mask->document_begins) return MEMO_STATUS_OK;
@@ -7729,6 +7796,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memo_status status = MEMO_STATUS_OK;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
+    plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
     if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
@@ -7757,7 +7825,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
             MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
     plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
-        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
@@ -8843,6 +8911,7 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
     static const char name[] = "memo_scan_set_rows";
+    int64_t n_borders; /* positions where a document begins, or where the last one ends */
     scan->has_rows = 0;
     for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
@@ -8858,16 +8927,17 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
 
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
+    n_borders =
+        n_documents + (document_begins && document_begins[n_documents] < row_begins[scan->n_ranks]);
     for (int32_t r = 0; r <= scan->n_ranks; r++)
         scan->borders[r] =
-            document_begins
-                ? *memoi_sharding_document_of(document_begins, n_documents + 1, row_begins[r])
-                : -1;
+            document_begins ? *memoi_sharding_document_of(document_begins, n_borders, row_begins[r])
+                            : -1;
     for (int32_t r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
         scan->has_border[r] =
             document_begins && last > row_begins[r] &&
-            *memoi_sharding_document_of(document_begins, n_documents + 1, last) > row_begins[r];
+            *memoi_sharding_document_of(document_begins, n_borders, last) > row_begins[r];
     }
     scan->place = -1;
     memoi_scan_find_reaches(scan, 0);

@@ -317,7 +317,8 @@ static void reference_run(const attention_case* c, whole* w) {
                     if (c->softcap > 0) p[j] = c->softcap * tanh(p[j] / c->softcap);
                     slopes[j] = 1 - p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL) *
                                         (p[j] / (c->softcap > 0 ? c->softcap : HUGE_VAL));
-                    p[j] -= slope * fabs((double)(i - j));
+                    p[j] -=
+                        slope * fabs((double)(i + (c->first_query > 0 ? c->first_query : 0) - j));
                     if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
@@ -570,7 +571,7 @@ static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t 
             score = a->softcap * capped;
             bend = 1 - capped * capped;
         }
-        score -= slope * fabs((double)(query - key));
+        score -= slope * fabs((double)(query + a->mask.first_query - key));
         p = exp(args->is_backward ? score - a->lse[lse_at]
                                   : score); /* small numbers: no overflow */
         sum += p;
@@ -721,13 +722,13 @@ static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
     mask.key_first = c->key_first;
     mask.key_end = c->key_end;
     if (c->key_first) return mask;
+    if (c->first_query > 0) mask.first_query = c->first_query;
     if (c->has_intervals || c->has_prefixes || (c->n_keys && c->n_documents && !c->first_query)) {
         intervals_of_case(c, intervals, intervals + c->n_tokens);
         mask.key_first = intervals;
         mask.key_end = intervals + c->n_tokens;
         return mask;
     }
-    if (c->first_query > 0) mask.first_query = c->first_query;
     mask.window_before = c->window;
     mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
     if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
@@ -965,8 +966,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
             char* to = share[t] + b * n_local[t] * row_bytes[t];
             memo_sharding_scatter(own, mesh->sequence_rank, 1, row_bytes[t],
                                   all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t], to);
-            for (int64_t row = 0; row < n_local[t] && !c->is_poisoned;
-                 row++) /* nobody writes padding */
+            for (int64_t row = 0; row < n_local[t]; row++) /* nobody writes padding */
                 if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
                     memset(to + row * row_bytes[t], 0xff, (size_t)row_bytes[t]); /* NaN */
         }

@@ -33,7 +33,7 @@ static const float filter[WIDTH] = {0.6f, -0.4f, 0.3f, 0.2f};
 static const float r = 0.7f;
 
 static int begins_document(const scan_case* c, int64_t t) {
-    for (int i = 0; i <= c->n_documents && c->has_documents; i++)
+    for (int i = 0; i < c->n_documents && c->has_documents; i++) /* the end begins none */
         if (c->documents[i] == t) return 1;
     return 0;
 }

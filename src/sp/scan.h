@@ -132,6 +132,7 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
     static const char name[] = "memo_scan_set_rows";
+    int64_t n_borders; /* positions where a document begins, or where the last one ends */
     scan->has_rows = 0;
     for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
@@ -147,16 +148,17 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
 
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
+    n_borders =
+        n_documents + (document_begins && document_begins[n_documents] < row_begins[scan->n_ranks]);
     for (int32_t r = 0; r <= scan->n_ranks; r++)
         scan->borders[r] =
-            document_begins
-                ? *memoi_sharding_document_of(document_begins, n_documents + 1, row_begins[r])
-                : -1;
+            document_begins ? *memoi_sharding_document_of(document_begins, n_borders, row_begins[r])
+                            : -1;
     for (int32_t r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
         scan->has_border[r] =
             document_begins && last > row_begins[r] &&
-            *memoi_sharding_document_of(document_begins, n_documents + 1, last) > row_begins[r];
+            *memoi_sharding_document_of(document_begins, n_borders, last) > row_begins[r];
     }
     scan->place = -1;
     memoi_scan_find_reaches(scan, 0);

@@ -22,17 +22,19 @@ typedef struct memo_mask {
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
     /* Keys from n_keys on are padding and are not seen; 0: first_query + n_tokens. */
     int64_t n_keys;
-    /* The position of query 0 among the keys: queries are a slice of a longer sequence. */
+    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Beside
+     * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
      * descending.  A query sees only keys of the same document.  Two equal positions are an empty
-     * document, which has no tokens and changes nothing.  NULL: one document.  Chunked attention is
+     * document, which has no tokens and changes nothing.  Queries outside of all documents see
+     * nothing.  NULL: one document.  Chunked attention is
      * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
     /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
      * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
-     * used; the other conditions must be 0 and NULL.  NULL: the fields above. */
+     * used; windows must be 0 and documents NULL.  NULL: the fields above. */
     const int64_t *key_first, *key_end;
 } memo_mask;
 
@@ -41,7 +43,8 @@ typedef struct memo_mask {
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
-/* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
+/* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
+ * kernels.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v

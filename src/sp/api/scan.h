@@ -88,7 +88,7 @@ typedef struct memo_scan_tensors {
     float* state;
     /* (b_count): the state before the first row of all ranks, in backward the gradient of the state
      * after the last one, for a sequence in slices.  Only the first (last) rank with rows reads it,
-     * and only if no document begins there.  NULL: 0. */
+     * and only if no document begins there; the end of document_begins is no begin.  NULL: 0. */
     const float* initial;
 } memo_scan_tensors;
 

@@ -20,6 +20,12 @@ typedef struct memoi_exchange_pieces {
     int64_t narrowest;        /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
+/* Positions that a run of queries sees, without a gap. */
+typedef struct memoi_exchange_sight {
+    int64_t begin, end;
+    int32_t run;
+} memoi_exchange_sight;
+
 /* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
  * those of earlier sequences.  n_q_runs 0: nothing. */
 typedef struct memoi_exchange_step {
@@ -56,6 +62,7 @@ struct memo_exchange {
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
+    int32_t ends_runs;          /* runs end at the last token */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
@@ -70,8 +77,10 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
-    memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of the rows that arrive */
+    /* Positions that runs of queries see: of rank r in a part from first_sight[part * ring + r]. */
+    memoi_exchange_sight* sights;
+    int64_t* first_sight; /* (n_parts * ring + 1) */
+    memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -189,16 +198,22 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
 
 /* --- runs --- */
 
+/* With ends_runs without padding, which is behind the other rows of a rank. */
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
-                                      memob_arrays* arrays) {
+                                      int ends_runs, memob_arrays* arrays) {
     tokens->sharding = *sharding;
     for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
     tokens->runs = MEMOB_ARRAY(arrays, memo_run, sharding->ring * tokens->max_runs);
     tokens->n_runs = MEMOB_ARRAY(arrays, int32_t, sharding->ring);
-    for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++)
-        tokens->n_runs[r] =
-            memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
+    for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++) {
+        memo_run* runs = tokens->runs + r * tokens->max_runs;
+        int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
+        while (ends_runs && n && runs[n - 1].start >= sharding->n_tokens) n--;
+        if (ends_runs && n)
+            runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
+        tokens->n_runs[r] = n;
+    }
 }
 
 /* --- steps --- */
@@ -229,7 +244,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* Step 0 has all queries, because it sets every row. */
+/* Step 0 has all queries, because it sets every row but padding. */
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
@@ -289,10 +304,33 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
 
-MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int32_t part,
-                                                  int32_t rank) {
-    return plan->sees + ((int64_t)part * plan->shape.sharding.ring + rank) * plan->most_runs;
+/* Finds what the queries of all ranks see. */
+MEMOI void memoi_exchange_look(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_ranks = (int64_t)shape->n_parts * shape->sharding.ring;
+    plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
+    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
+        int64_t n = 0;
+        for (int64_t r = 0; r < n_ranks; r++) {
+            const memo_mask* mask = &plan->masks[r / shape->sharding.ring];
+            const int32_t rank = (int32_t)(r % shape->sharding.ring);
+            int32_t n_runs;
+            const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
+            plan->first_sight[r] = n;
+            for (int32_t k = 0; k < n_runs; k++) {
+                memoi_exchange_sight sight = {0, 0, k};
+                int64_t i = 0;
+                while (memoi_mask_run_sees(mask, &runs[k], &i, &sight.begin, &sight.end)) {
+                    if (is_filled) plan->sights[n] = sight;
+                    n++;
+                }
+            }
+        }
+        plan->first_sight[n_ranks] = n;
+        if (!is_filled) plan->sights = MEMOB_ARRAY(&plan->arrays, memoi_exchange_sight, n + 1);
+    }
 }
+
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
  * queries see.  So a run of keys that ends before, or was read to its end, is done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
@@ -300,15 +338,13 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     const memoi_shape* shape = &plan->shape;
     /* A group has a message for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0)->n_runs[reader];
+    const int64_t* first_sight = plan->first_sight + (int64_t)part * shape->sharding.ring + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
-    const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
-    for (int32_t q = 0; q < n_q_runs; q++) {
-        const int64_t low = sees[q].begin, high = sees[q].end;
-        if (low >= high) continue;
+    for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
+        const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
         for (; k < n_runs; first += runs[k++].count)
             if (runs[k].start + runs[k].count > low &&
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
@@ -320,8 +356,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
             latest = runs[i].start + end - 1;
         }
         if (latest < low) continue;
-        if (!p.q_end) p.q_begin = q;
-        p.q_end = q + 1;
+        if (!p.q_end) p.q_begin = plan->sights[s].run;
+        p.q_end = plan->sights[s].run + 1;
     }
 
     /* Gaps that were not closed must be worth their messages. */
@@ -452,14 +488,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
-    plan->sees = MEMOB_ARRAY(&plan->arrays, memoi_exchange_rows, each);
-    for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
-        for (int32_t r = 0; r < rd; r++) {
-            memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
-            const memo_run* runs = memoi_shape_runs(shape, 0, r, &n);
-            for (int32_t i = 0; i < n; i++)
-                memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
-        }
+    memoi_exchange_look(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */

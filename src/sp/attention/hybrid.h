@@ -486,9 +486,9 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     if (!first || !end)
         return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
                              first ? "key_end" : "key_first");
-    if (mask->window_before || mask->window_after || mask->first_query || mask->document_begins)
-        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window, first_query or "
-                                    "documents; put all conditions into key_first and key_end");
+    if (mask->window_before || mask->window_after || mask->document_begins)
+        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window or documents; "
+                                    "put all conditions into key_first and key_end");
     for (int64_t i = 0; i < mask->n_tokens; i++)
         if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
             first[i] > end[i] || end[i] > mask->n_keys)
@@ -505,7 +505,7 @@ MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* err
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, first_query, 0, MEMOB_BYTES_MAX / 2))
+        MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
     if (!mask->document_begins) return MEMO_STATUS_OK;
@@ -524,6 +524,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memo_status status = MEMO_STATUS_OK;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
+    plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
     if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
@@ -552,7 +553,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
             MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
     plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
-        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");

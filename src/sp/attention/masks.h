@@ -18,18 +18,18 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         return;
     }
 
-    *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
-    if (mask->document_begins) {
+    *end = mask->n_keys ? mask->n_keys : memob_max(mask->first_query + mask->n_tokens, 0);
+    if (mask->document_begins) { /* before the first document and behind the last one: none */
         const int64_t* document =
             memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
-        *begin = document[0];
-        *end = document[1];
+        *begin = own < document[1] ? document[0] : document[1];
+        *end = own < 0 ? document[0] : document[1];
     }
 
     /* The windows.  The query's own position may be behind the last key. */
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
-    if (after && *end - own > after) *end = own + after;
+    if (after && *end - own > after) *end = memob_max(own + after, *begin);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -39,14 +39,24 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
-/* The positions that the queries of a run see together.  Positions in between that no query sees
- * are included; key_first and key_end may have such positions. */
-MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
-                               int64_t* end) {
+/* The next positions that the queries of a run see together, without a gap, from query *i on; moves
+ * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
+MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* i, int64_t* begin,
+                              int64_t* end) {
     const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
-    int64_t ignored;
+    int64_t low, high;
     *begin = *end = 0;
-    if (!n_queries) return;
-    memo_mask_interval(mask, q->start, begin, &ignored);
-    memo_mask_interval(mask, q->start + n_queries - 1, &ignored, end);
+    if (*i < n_queries && !mask->key_first) {
+        memo_mask_interval(mask, q->start, begin, &high);
+        memo_mask_interval(mask, q->start + n_queries - 1, &low, end);
+        *i = n_queries;
+    }
+    for (; *i < n_queries; ++*i) {
+        memo_mask_interval(mask, q->start + *i, &low, &high);
+        if (low == high) continue;
+        if (*begin < *end && low > *end) break;
+        if (*begin == *end) *begin = low;
+        *end = high;
+    }
+    return *begin < *end;
 }

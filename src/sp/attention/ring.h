@@ -93,7 +93,8 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    return ring->last_step && ring->plan->has_others;
+    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
+    return ring->last_step && ring->plan->has_others && r->n_q_runs && r->n_k_runs;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -317,6 +318,29 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
+/* Rows that step 0 does not set: padding, which sees nothing.  Their LSE is -inf: 4 times a number
+ * whose bytes are equal, and which is nearly the lowest. */
+MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
+    const int64_t n_heads = shape->heads.n_q, n_rows = shape->sharding.ring_tokens;
+    const int64_t first = r->n_k_runs ? r->n_q_rows : 0, n = (n_rows - first) * n_heads;
+    memoi_target* target = ring->target;
+    if (!ring->plan->ends_runs || !n) return;
+    for (int32_t b = 0; b < shape->n_batch && !target->status; b++) {
+        const int64_t at = (b * n_rows + first) * n_heads;
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, ring->out + at * shape->v_head_size,
+                          n * shape->v_head_size * 4);
+        if (!target->status)
+            target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                                       ring->lse + at, 0xfe, n * 4, target->error);
+    }
+    for (int k = 0; k < 2; k++)
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, ring->lse + first * n_heads, MEMO_TYPE_F32,
+                         n_rows * n_heads, ring->lse + first * n_heads, MEMO_TYPE_F32,
+                         n_rows * n_heads, n, shape->n_batch);
+}
+
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
@@ -325,6 +349,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
     ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
     ring->seen = -1;
+    if (!ring->is_backward) memoi_ring_set_padding(ring);
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -484,7 +509,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     for (int32_t part = 0; part < shape->n_parts; part++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
         memo_attention_block block;
-        if (!step->n_q_runs) continue;
+        if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
             const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
