@@ -28,7 +28,7 @@ BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
 SOURCES  := $(wildcard src/memo*.* src/*/*.h src/*/*/*.h)
-EXTRAS   := $(wildcard extras/*.h)
+EXTRAS   := $(wildcard extras/*.h extras/*.hpp)
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/link_bits.c,$(wildcard bench/*.c)))
@@ -39,7 +39,7 @@ TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(SOURCES) $(wildcard extras/*.h examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup

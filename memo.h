@@ -146,9 +146,14 @@
 #include <math.h>
 #include <string.h>
 
+#if defined(__GNUC__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
-#define MEMO_FUNCTION                static inline MEMO_UNUSED
+#else
+#define MEMO_PRINTF(position, first)
+#define MEMO_UNUSED
+#endif
+#define MEMO_FUNCTION static inline MEMO_UNUSED
 
 /* Functions that host code and kernels share. */
 #if defined(__CUDACC__)
@@ -157,11 +162,13 @@
 #define MEMO_INLINE MEMO_FUNCTION
 #endif
 
-/* A value of a type, all zero. */
+/* A value of a type, all zero; and a conversion that -Wold-style-cast accepts. */
 #if defined(__cplusplus)
-#define MEMO_ZERO(type) type()
+#define MEMO_ZERO(type)        type()
+#define MEMO_CAST(type, value) static_cast<type>(value)
 #else
-#define MEMO_ZERO(type) ((type){0})
+#define MEMO_ZERO(type)        ((type){0})
+#define MEMO_CAST(type, value) ((type)(value))
 #endif
 
 #ifdef MEMO_STATIC
@@ -617,7 +624,7 @@ typedef struct memo_device {
 /* Does the table have this function?  A table of older code may end before the function. */
 #define MEMO_DEVICE_HAS(device, function)                                                          \
     ((device)->struct_bytes >=                                                                     \
-         (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
+         MEMO_CAST(int64_t, offsetof(memo_device, function) + sizeof((device)->function)) &&       \
      (device)->function)
 
 /* The table, called: memo_copy(device, stream, ..., error) is device->copy(device->context, stream,
@@ -691,9 +698,9 @@ MEMO_TRY_CALL memo_status memo_annotate(const memo_device* device, memo_stream s
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
  * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
  * end frees the remaining buffers, such as outputs, whose bytes stay until the next begin.  A
- * micro-batch may request smaller sizes than planned, or stop before the last planned request.  Only the first micro-batch is recorded; later micro-batches are served but not
- * recorded.  Waits that the plan buys are enqueued by the request, and the events by the free
- * before the request.
+ * micro-batch may request smaller sizes than planned, or stop before the last planned request.
+ * Only the first micro-batch is recorded; later micro-batches are served but not recorded.  Waits
+ * that the plan buys are enqueued by the request, and the events by the free before the request.
  *
  * A request other than the next planned request (too large, or too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address.
@@ -714,8 +721,8 @@ typedef struct memo_arena_desc {
     void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of the plan's numbers, on device, which has
-     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling thread
-     * computes.  CUDA's default stream is NULL: pass it, too. */
+     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling
+     * thread computes.  CUDA's default stream is NULL: pass it, too. */
     const memo_stream* streams;
     int32_t n_streams;
     /* 1: finds mistakes, see above; needs about 4 times the bytes of all requests of a micro-batch

@@ -9442,8 +9442,8 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address kept
- * from there harm nothing. */
+/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address
+ * kept from there harm nothing. */
 MEMOI void memoi_inspector_retire(memo_session* s) {
     s->checker.slots = s->checker.memory = NULL;
     s->checker.n_buffers = 0;
@@ -12353,8 +12353,8 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
 }
 
 /* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
- * session takes the plan if it is owned.  stays: it is open until the next run is over, so that writes
- * to addresses kept from it harm nothing. */
+ * session takes the plan if it is owned.  stays: it is open until the next run is over, so that
+ * writes to addresses kept from it harm nothing. */
 MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
                                      memo_step_plan* plan, int is_owned, int stays,
                                      memo_error* error) {

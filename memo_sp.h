@@ -1317,12 +1317,12 @@ MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memoi_f32_from_bits((uint32_t)bits << 16);
+    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
     uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
@@ -1331,12 +1331,13 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #else
-    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+    uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
         return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
     if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memoi_f32_from_bits(sign | memoi_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(
+        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
@@ -1349,15 +1350,16 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #else
     {
         uint32_t sign = bits >> 16 & 0x8000;
-        if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
-        if (magnitude <= 0x33000000u) return (uint16_t)sign;            /* 2^-25 and less */
+        if (magnitude >= 0x477ff000u)
+            return MEMO_CAST(uint16_t, sign | 0x7c00);                  /* 65520 and more */
+        if (magnitude <= 0x33000000u) return MEMO_CAST(uint16_t, sign); /* 2^-25 and less */
         if (magnitude < 0x38800000u) { /* the result counts units of 2^-24 */
             uint32_t shift = 126 - (magnitude >> 23), one = (magnitude & 0x7fffffu) | 0x800000u;
             uint32_t odd = (one >> shift) & 1;
-            return (uint16_t)(sign | (one + (1u << (shift - 1)) - 1 + odd) >> shift);
+            return MEMO_CAST(uint16_t, sign | (one + (1u << (shift - 1)) - 1 + odd) >> shift);
         }
         magnitude += 0xfff + ((magnitude >> 13) & 1);
-        return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
+        return MEMO_CAST(uint16_t, sign | (magnitude - 0x38000000u) >> 13);
     }
 #endif
 }

@@ -60,7 +60,8 @@ typedef struct memo_hooks_desc {
     int64_t host_bytes;   /* pinned; 0: no limit */
     int64_t least_bytes;
     memo_log log; /* unplanned tensors, and findings of an audit: a line of each a micro-batch */
-    /* Checked: 1 leaves the owner's bytes after a pack, for an owner whose forward reads them on. */
+    /* Checked: 1 leaves the owner's bytes after a pack, for an owner whose forward reads them on.
+     */
     int32_t owner_reads_on;
 } memo_hooks_desc;
 
@@ -145,8 +146,9 @@ struct memo_hooks {
     int32_t n_begun; /* layers of the swap engine */
     int32_t is_open, is_backward;
     int64_t* place_bytes; /* (n_swap_layers) */
-    /* Checked: an unpacked tensor is a copy in the slot of its layer, modulo the slots, so that a slot
-     * stays NaN for a while after its layer has ended.  A place gets the bytes of another layer. */
+    /* Checked: an unpacked tensor is a copy in the slot of its layer, modulo the slots, so that a
+     * slot stays NaN for a while after its layer has ended.  A place gets the bytes of another
+     * layer. */
     char* slots;
     int64_t slot_bytes;
     int32_t* kinds;
@@ -242,9 +244,9 @@ MEMOI memo_status memoi_hooks_turn(memo_hooks* h, int32_t low, int32_t high, mem
 
 /* --- the plan --- */
 
-/* Which tensors begin their layer: the heaviest sequence of first unpacks, in the order of calls, in
- * which layers only go down.  The others were unpacked by another layer.  best[k] of a Fenwick tree
- * over layers: 1 + the use that ends the heaviest sequence so far. */
+/* Which tensors begin their layer: the heaviest sequence of first unpacks, in the order of calls,
+ * in which layers only go down.  The others were unpacked by another layer.  best[k] of a Fenwick
+ * tree over layers: 1 + the use that ends the heaviest sequence so far. */
 MEMOI void memoi_hooks_find_turns(memo_hooks* h, int64_t* weights, int64_t* before, int64_t* best) {
     int64_t last = -1;
     memset(best, 0, (size_t)(h->n_layers + 1) * sizeof *best);
@@ -375,8 +377,8 @@ MEMOI int memoi_hooks_try(memo_hooks* h, const int64_t* candidates, int64_t n, i
     return h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
 }
 
-/* Gives each recorded tensor its rule.  Sizes are evaluated some hundred times at most, however many
- * tensors there are. */
+/* Gives each recorded tensor its rule.  Sizes are evaluated some hundred times at most, however
+ * many tensors there are. */
 MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* error) {
     enum { N_ROUNDS = 16 };
     int64_t* candidates = (int64_t*)memob_calloc(h->n_planned + 1, sizeof(int64_t));

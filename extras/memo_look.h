@@ -310,7 +310,7 @@ typedef struct memo_access {
 MEMO_FUNCTION memo_access memoi_access_of(const void* address, int64_t size_bytes,
                                           int32_t is_written) {
     memo_access access;
-    access.bytes.begin = (uint64_t)(uintptr_t)address;
+    memcpy(&access.bytes.begin, &address, sizeof address);
     access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
     access.is_written = is_written;
     return access;

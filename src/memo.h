@@ -145,9 +145,14 @@
 #include <math.h>
 #include <string.h>
 
+#if defined(__GNUC__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
-#define MEMO_FUNCTION                static inline MEMO_UNUSED
+#else
+#define MEMO_PRINTF(position, first)
+#define MEMO_UNUSED
+#endif
+#define MEMO_FUNCTION static inline MEMO_UNUSED
 
 /* Functions that host code and kernels share. */
 #if defined(__CUDACC__)
@@ -156,11 +161,13 @@
 #define MEMO_INLINE MEMO_FUNCTION
 #endif
 
-/* A value of a type, all zero. */
+/* A value of a type, all zero; and a conversion that -Wold-style-cast accepts. */
 #if defined(__cplusplus)
-#define MEMO_ZERO(type) type()
+#define MEMO_ZERO(type)        type()
+#define MEMO_CAST(type, value) static_cast<type>(value)
 #else
-#define MEMO_ZERO(type) ((type){0})
+#define MEMO_ZERO(type)        ((type){0})
+#define MEMO_CAST(type, value) ((type)(value))
 #endif
 
 #ifdef MEMO_STATIC

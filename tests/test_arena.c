@@ -598,8 +598,8 @@ typedef enum mistake {
     N_MISTAKES
 } mistake;
 
-/* A step of 100 numbers: the output y = x + weights + 1, by a scratch.  Returns y[0], read after the
- * end, and the first error. */
+/* A step of 100 numbers: the output y = x + weights + 1, by a scratch.  Returns y[0], read after
+ * the end, and the first error. */
 static float mistaken_step(memo_arena* arena, mistake m, float* weights, float** kept,
                            memo_error* found) {
     memo_error e;

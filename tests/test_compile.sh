@@ -91,6 +91,14 @@ check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
         $sources/alone.c
 }
 
+# What a C++ project sees: no casts of C, and memo.hpp.
+declarations() { # COMPILER
+    for header in memo.h memo_plan.h memo_sp.h $extras memo.hpp; do
+        run $1 -x c++ -std=c++11 $warnings -Wold-style-cast -I. -Iextras "-DHEADER=\"$header\"" -fsyntax-only \
+            $sources/alone.c || return 1
+    done
+}
+
 # Compilers find uninitialized values and overruns only when they optimize.
 optimized() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
@@ -364,6 +372,7 @@ for compiler in $cxx_compilers; do
     for header in memo.h memo_plan.h memo_sp.h $extras; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
+    test_is "declarations under a C++ project's warnings, $compiler" declarations $compiler
     tests_all && test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
 done
 

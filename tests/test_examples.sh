@@ -23,7 +23,7 @@ defined_in_time() { # FILE
 
 # Builds and runs in a separate folder, with links to the sources at the same relative paths.
 example() { # FILE
-    name=$(basename "$1" .c)
+    name=$(basename "${1%.*}")
     place=$folder/$name
     mkdir -p "$place"
     for entry in "$root"/*.h "$root"/parts "$root"/extras "$root"/examples; do
@@ -43,7 +43,7 @@ example() { # FILE
             sed 's/^#define MEMO_[A-Z_]*IMPLEMENTATION$//' "$1" >"$place/$1" || return 1
         object="s| -O2 | -O1 |; s|$1|& $library|; s|-lm|$lp_solve -lm|"
     fi
-    sed -i.head "s|^cc |${CC:-cc} |; $object" "$place/build" && rm -f "$place/build.head"
+    sed -i.head "s|^cc |${CC:-cc} |; s|^c++ |${CXX:-c++} |; $object" "$place/build" && rm -f "$place/build.head"
     (cd "$place" && sh ./build >log 2>&1) || { cat "$place/log"; return 1; }
     (cd "$place" && sh ./run >output 2>log) || { echo "exit status $?"; cat "$place/output" "$place/log"; return 1; }
     matches "$place/expected" "$place/output" || {
@@ -68,5 +68,12 @@ example() { # FILE
 
 for file in examples/[0-9]*.c; do
     test_is "$(basename "$file" .c)" example "$file"
+done
+for file in examples/[0-9]*.cpp; do
+    if command -v ${CXX:-c++} >/dev/null 2>&1; then
+        test_is "$(basename "$file" .cpp)" example "$file"
+    else
+        skip "$(basename "$file" .cpp)" "there is no C++ compiler"
+    fi
 done
 tap_end

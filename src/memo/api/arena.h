@@ -9,9 +9,9 @@
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
  * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
  * end frees the remaining buffers, such as outputs, whose bytes stay until the next begin.  A
- * micro-batch may request smaller sizes than planned, or stop before the last planned request.  Only the first micro-batch is recorded; later micro-batches are served but not
- * recorded.  Waits that the plan buys are enqueued by the request, and the events by the free
- * before the request.
+ * micro-batch may request smaller sizes than planned, or stop before the last planned request.
+ * Only the first micro-batch is recorded; later micro-batches are served but not recorded.  Waits
+ * that the plan buys are enqueued by the request, and the events by the free before the request.
  *
  * A request other than the next planned request (too large, or too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address.
@@ -32,8 +32,8 @@ typedef struct memo_arena_desc {
     void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of the plan's numbers, on device, which has
-     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling thread
-     * computes.  CUDA's default stream is NULL: pass it, too. */
+     * events.  Checked: the streams that compute, borrowed until destroy; none if the calling
+     * thread computes.  CUDA's default stream is NULL: pass it, too. */
     const memo_stream* streams;
     int32_t n_streams;
     /* 1: finds mistakes, see above; needs about 4 times the bytes of all requests of a micro-batch

@@ -155,7 +155,7 @@ typedef struct memo_device {
 /* Does the table have this function?  A table of older code may end before the function. */
 #define MEMO_DEVICE_HAS(device, function)                                                          \
     ((device)->struct_bytes >=                                                                     \
-         (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
+         MEMO_CAST(int64_t, offsetof(memo_device, function) + sizeof((device)->function)) &&       \
      (device)->function)
 
 /* The table, called: memo_copy(device, stream, ..., error) is device->copy(device->context, stream,

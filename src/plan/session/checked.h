@@ -44,8 +44,8 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address kept
- * from there harm nothing. */
+/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address
+ * kept from there harm nothing. */
 MEMOI void memoi_inspector_retire(memo_session* s) {
     s->checker.slots = s->checker.memory = NULL;
     s->checker.n_buffers = 0;

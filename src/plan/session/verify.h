@@ -112,8 +112,8 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
 }
 
 /* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
- * session takes the plan if it is owned.  stays: it is open until the next run is over, so that writes
- * to addresses kept from it harm nothing. */
+ * session takes the plan if it is owned.  stays: it is open until the next run is over, so that
+ * writes to addresses kept from it harm nothing. */
 MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
                                      memo_step_plan* plan, int is_owned, int stays,
                                      memo_error* error) {

@@ -1,0 +1,118 @@
+/* 34_classes.cpp - a trainer of C++ with classes: memo.hpp makes errors exceptions and addresses
+ * views.
+ *
+ * The trainer is a stack of layers x += tanh(w x) on the calling thread.  It runs twice, with
+ * everything kept and in a budget; the second run throws an exception of its own in the end.
+ *
+ * Build:
+ *     c++ -std=c++11 -O2 -I. -Iextras examples/34_classes.cpp -o 34_classes -lpthread -lm
+ * Expected output:
+ *     all memory: 512 KiB on the device, 0 B on the host
+ *     200 KiB: 192 KiB on the device, ... on the host
+ *     gradients are bitwise the same
+ *     a budget of 1000 bytes: ... the smallest plan needs ...
+ *     the trainer's own exception: layer 5
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "extras/memo.hpp"
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int n_layers = 8, n_rows = 8192; /* rows of one number */
+enum { INPUT, TANH };
+
+class trainer {
+  public:
+    std::vector<float> x, dx, weights, gradients;
+    int fails_in = -1;
+
+    trainer() : x(n_rows), dx(n_rows), weights(n_layers, 0.1f), gradients(n_layers) {}
+
+    void forward(memo_session* s, int layer) {
+        if (layer == fails_in) throw std::runtime_error("layer " + std::to_string(layer));
+        for (int i = 0; i < n_rows && layer == 0; i++) x[size(i)] = std::sin(float(i));
+        auto input = memo::rows<float>(s, layer, INPUT);
+        std::copy(x.begin(), x.end(), input.begin());
+        recompute(s, layer, TANH, 0, n_rows);
+        auto h = memo::rows<float>(s, layer, TANH);
+        for (int i = 0; i < n_rows; i++) x[size(i)] += h[i];
+    }
+    void between(memo_session*) {
+        for (int i = 0; i < n_rows; i++) dx[size(i)] = 2 * x[size(i)] / n_rows;
+    }
+    void backward(memo_session* s, int layer) {
+        auto input = memo::rows<float>(s, layer, INPUT), h = memo::rows<float>(s, layer, TANH);
+        for (int i = 0; i < n_rows; i++) {
+            const float d = dx[size(i)] * (1 - h[i] * h[i]);
+            gradients[size(layer)] += d * input[i];
+            dx[size(i)] += weights[size(layer)] * d;
+        }
+    }
+    void recompute(memo_session* s, int layer, int tensor, int64_t begin, int64_t end) {
+        auto input = memo::rows<float>(s, layer, INPUT), h = memo::rows<float>(s, layer, tensor);
+        for (int64_t i = begin; i < end; i++) h[i] = std::tanh(weights[size(layer)] * input[i]);
+    }
+
+  private:
+    static std::size_t size(int i) { return std::size_t(i); }
+};
+
+/* Trains three steps, and returns the gradients of the last. */
+std::vector<float> train(trainer& t, const char* name, int64_t device_bytes) {
+    const memo_tensor tensors[] = {{"input", 4, MEMO_TENSOR_SWAPPED, 0},
+                                   {"tanh", 4, MEMO_TENSOR_ROWS, 0}};
+    const memo_session_output output = {"gradients", t.gradients.data(), 4 * n_layers,
+                                        MEMO_TYPE_F32, n_layers};
+    memo_session_desc desc = {};
+    desc.tensors = tensors, desc.n_tensors = 2;
+    desc.n_layers = n_layers, desc.n_rows = n_rows, desc.tile_rows = 64;
+    desc.outputs = &output, desc.n_outputs = 1;
+    desc.device_bytes = device_bytes;
+
+    memo::session<trainer> session(desc, t);
+    memo_session_info info;
+    memo_session_get_info(session.get(), &info);
+    char on_device[32], on_host[32];
+    std::printf("%s: %s on the device, %s on the host\n", name,
+                memob_bytes_text(on_device, double(info.plan->device_bytes)),
+                memob_bytes_text(on_host, double(info.plan->host_bytes)));
+    for (int step = 0; step < 3; step++) {
+        t.gradients.assign(n_layers, 0);
+        session.run();
+        for (std::size_t l = 0; l < n_layers; l++) t.weights[l] -= 0.01f * t.gradients[l];
+    }
+    return t.gradients;
+}
+
+} // namespace
+
+int main() {
+    try {
+        trainer kept, moved;
+        const auto all = train(kept, "all memory", 0), some = train(moved, "200 KiB", 200 << 10);
+        std::printf("gradients are bitwise %s\n", all == some ? "the same" : "different");
+    } catch (const memo::error& e) {
+        std::printf("%s\n", e.what());
+        return 1;
+    }
+
+    try {
+        trainer t;
+        train(t, "", 1000);
+    } catch (const memo::error& e) {
+        std::printf("a budget of 1000 bytes: %s\n", e.what());
+    }
+    try {
+        trainer t;
+        t.fails_in = 5;
+        train(t, "200 KiB", 200 << 10);
+    } catch (const std::runtime_error& e) {
+        std::printf("the trainer's own exception: %s\n", e.what());
+    }
+    return 0;
+}
