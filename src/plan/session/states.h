@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/poison.h"
 #include "plan/session/state.h"
 /* --- >>session states ---
  * Knows: states, and how many are streamed.  Knows nothing of rows. */
