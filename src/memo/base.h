@@ -16,6 +16,12 @@
 /* Bytes.  Every address that device_alloc returns is a multiple of it. */
 #define MEMOB_DEVICE_ALIGNMENT 512
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define MEMOB_IS_BIG_ENDIAN 1
+#else
+#define MEMOB_IS_BIG_ENDIAN 0
+#endif
+
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
 
