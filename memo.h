@@ -1302,6 +1302,12 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 /* Bytes.  Every address that device_alloc returns is a multiple of it. */
 #define MEMOB_DEVICE_ALIGNMENT 512
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define MEMOB_IS_BIG_ENDIAN 1
+#else
+#define MEMOB_IS_BIG_ENDIAN 0
+#endif
+
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
 
@@ -1654,12 +1660,12 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
-    int64_t left_ns;
-    while ((left_ns = time_ns - memob_now_ns()) > 0) {
+    while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
+        const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);
         Sleep((DWORD)(memob_min(left_ns, 1000000000) / 1000000 + 1));
 #elif defined(__APPLE__) /* no clock_nanosleep */
-        struct timespec left = memoi_timespec(left_ns);
+        struct timespec left = memoi_timespec(memob_max(time_ns - memob_now_ns(), 0));
         nanosleep(&left, NULL);
 #else
         struct timespec time = memoi_timespec(time_ns);
@@ -3874,7 +3880,9 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
  * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
  * on; `poison` has eight bytes from the address on. */
 MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
-    static const unsigned char bytes[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    const uint64_t word = 0x7ff17da07fa07da0u;
+    unsigned char bytes[8];
+    memcpy(bytes, &word, sizeof bytes);
     for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
 }
 
@@ -3919,7 +3927,7 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
         memcpy(&word, bytes, sizeof word);
         word &= 0x7fffffff; /* without its sign */
         n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
-             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == (MEMOB_IS_BIG_ENDIAN ? 4 : 0));
     }
     return n > 1;
 }

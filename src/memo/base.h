@@ -16,6 +16,12 @@
 /* Bytes.  Every address that device_alloc returns is a multiple of it. */
 #define MEMOB_DEVICE_ALIGNMENT 512
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define MEMOB_IS_BIG_ENDIAN 1
+#else
+#define MEMOB_IS_BIG_ENDIAN 0
+#endif
+
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
 
@@ -368,12 +374,12 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
-    int64_t left_ns;
-    while ((left_ns = time_ns - memob_now_ns()) > 0) {
+    while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
+        const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);
         Sleep((DWORD)(memob_min(left_ns, 1000000000) / 1000000 + 1));
 #elif defined(__APPLE__) /* no clock_nanosleep */
-        struct timespec left = memoi_timespec(left_ns);
+        struct timespec left = memoi_timespec(memob_max(time_ns - memob_now_ns(), 0));
         nanosleep(&left, NULL);
 #else
         struct timespec time = memoi_timespec(time_ns);

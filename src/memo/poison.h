@@ -9,7 +9,9 @@
  * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
  * on; `poison` has eight bytes from the address on. */
 MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
-    static const unsigned char bytes[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    const uint64_t word = 0x7ff17da07fa07da0u;
+    unsigned char bytes[8];
+    memcpy(bytes, &word, sizeof bytes);
     for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
 }
 
@@ -54,7 +56,7 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
         memcpy(&word, bytes, sizeof word);
         word &= 0x7fffffff; /* without its sign */
         n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
-             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == (MEMOB_IS_BIG_ENDIAN ? 4 : 0));
     }
     return n > 1;
 }

@@ -56,18 +56,12 @@ MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
     return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
 }
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#define MEMOI_IS_BIG_ENDIAN 1
-#else
-#define MEMOI_IS_BIG_ENDIAN 0
-#endif
-
 /* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element.  A word
  * of two 16-bit numbers has the first number in its low half, which memory has on little-endian
  * machines alone. */
 MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
     int is_f32 = type == MEMO_TYPE_F32;
-    if (MEMOI_IS_BIG_ENDIAN && !is_f32) return 0;
+    if (MEMOB_IS_BIG_ENDIAN && !is_f32) return 0;
     if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
     if (n == 4 && memoi_is_aligned_to(address, is_f32 ? 16 : 8)) return is_f32 ? 4 : 2;
     return 0;

@@ -129,9 +129,9 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
-    const int32_t span = layer == 0                 ? MEMOI_SPAN_UPDATE_FIRST
-                         : layer > s->desc.n_layers ? MEMOI_SPAN_UPDATE_LAST
-                                                    : MEMOI_SPAN_UPDATE;
+    const int32_t span = layer == 0                 ? (int32_t)MEMOI_SPAN_UPDATE_FIRST
+                         : layer > s->desc.n_layers ? (int32_t)MEMOI_SPAN_UPDATE_LAST
+                                                    : (int32_t)MEMOI_SPAN_UPDATE;
     const int updates =
         pass == MEMOB_STATES_PASS_UPDATE ||
         (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
