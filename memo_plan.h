@@ -1008,6 +1008,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
  * every section is a plan.  Items of size 0 are left out.
  *
+ * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
+ * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
+ *
  * With several streams a few more pairs conflict: the earlier item is *held* against the later.
  * These pairs are listed one by one. */
 
@@ -1025,7 +1028,8 @@ typedef struct memoi_range {
 } memoi_range;
 
 typedef struct memoi_item {
-    int64_t size;       /* in units, as all below */
+    int64_t size;       /* rounded up to the least alignment; in units, as all below */
+    int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
@@ -1039,11 +1043,15 @@ typedef struct memoi_problem {
     memoi_item* items;   /* ordered by begin */
     memoi_range* ranges; /* one an item, more with gaps; in the order of items */
     int64_t n_items, n_ranges, n_sections, n_fixed;
-    int64_t* section_bounds; /* at least the sum of sizes */
+    int64_t* section_bounds; /* the least peak of a section's items, without other sections */
     int64_t lower_bound;
-    int64_t ground; /* the top of the highest fixed item */
+    int64_t ground; /* the top of the highest fixed item, with spare room */
+    int64_t spare;  /* the largest of an item */
     int64_t unit_bytes;
+    int64_t step; /* all sizes and fixed offsets are multiples of it */
     int32_t has_alignment, has_gaps;
+    int32_t
+        is_rounded;   /* spare room counts in the peak here: plans are valid, proofs are of that */
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
     int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
                              are valid, proofs are not */
@@ -1071,6 +1079,11 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     }
     MEMO_FREE(problem->neighbors);
     memset(problem, 0, sizeof *problem);
+}
+
+/* The highest byte of an item that counts in the peak, for an item at this offset. */
+MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
+    return offset + item->size - item->spare;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -1218,7 +1231,7 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 }
 
 /* --- >>sections ---
- * Knows: when items live.  Knows nothing of their sizes. */
+ * Knows: when items live, and how many bytes they need together.  Knows nothing of offsets. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
@@ -1232,29 +1245,63 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Sets the sum of live sizes in each section, and the bound: no plan is lower than a live set, or
- * than the top of a fixed item.  0: no memory. */
-MEMOI int memoi_problem_bounds(memoi_problem* problem) {
-    int64_t n = problem->n_sections;
-    int64_t* bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    MEMO_FREE(problem->section_bounds);
-    problem->section_bounds = bounds;
-    if (!bounds) return 0;
+/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section the
+ * lowest byte of each such item, and so the room that the item takes from the next, is a multiple of
+ * the alignment.  Only the highest item needs no rounding: at best that is the largest rounding.
+ * rounding: scratch, two a section.  sums: scratch, one more than sections. */
+MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
+                                   int64_t* sums) {
+    const int64_t n = problem->n_sections;
+    int64_t sum = 0, largest = 0, left, right;
+    memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
+    memset(rounding, 0, (size_t)(2 * n) * sizeof *rounding);
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
+        const int64_t size = memob_align_up(item->size, alignment);
+        const int64_t rounded = size - item->size + item->spare;
+        if (item->alignment < alignment) continue;
+        largest = memob_max(largest, rounded);
         for (int64_t k = item->first_range; k < item->first_range + item->n_ranges; k++) {
-            bounds[problem->ranges[k].begin] += item->size; /* as differences, summed below */
-            bounds[problem->ranges[k].end] -= item->size;
+            sums[problem->ranges[k].begin] += size; /* as differences, summed below */
+            sums[problem->ranges[k].end] -= size;
+
+            /* The nodes of a tree over sections that cover the range. */
+            left = rounded > 0 ? n + problem->ranges[k].begin : 0;
+            right = rounded > 0 ? n + problem->ranges[k].end : 0;
+            for (; left < right; left /= 2, right /= 2) {
+                if (left & 1) rounding[left] = memob_max(rounding[left], rounded), left++;
+                if (right & 1) right--, rounding[right] = memob_max(rounding[right], rounded);
+            }
         }
-        if (item->fixed >= 0)
-            problem->ground = memob_max(problem->ground, item->fixed + item->size);
     }
-    problem->lower_bound = memob_max(problem->lower_bound, problem->ground);
-    for (int64_t i = 0; i < n; i++) {
-        if (i > 0) bounds[i] += bounds[i - 1];
-        problem->lower_bound = memob_max(problem->lower_bound, bounds[i]);
+    for (int64_t k = 2; k < 2 * n && largest > 0; k++)
+        rounding[k] = memob_max(rounding[k], rounding[k / 2]);
+    for (int64_t s = 0; s < n; s++) {
+        sum += sums[s];
+        problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
+        problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
-    return 1;
+}
+
+/* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
+ * 0: no memory. */
+MEMOI int memoi_problem_bounds(memoi_problem* problem) {
+    const int64_t n = problem->n_sections;
+    int64_t alignments = 1; /* powers of two, one bit each */
+    int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
+    MEMO_FREE(problem->section_bounds);
+    problem->section_bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        alignments |= item->alignment;
+        if (item->fixed < 0) continue;
+        problem->ground = memob_max(problem->ground, item->fixed + item->size);
+        problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
+    }
+    for (; alignments > 0 && scratch && problem->section_bounds; alignments &= alignments - 1)
+        memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    MEMO_FREE(scratch);
+    return scratch && problem->section_bounds;
 }
 
 /* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a
@@ -1301,10 +1348,17 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 /* --- >>items ---
  * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
-/* The problem without holds; if stretched, each buffer lives to the end of its last hold. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
-                                       memoi_problem* problem, memo_error* error) {
-    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+/* How a problem may be made simpler, in bits. */
+enum {
+    MEMOI_STRETCHED = 1, /* each buffer lives to the end of its last hold */
+    MEMOI_ROUNDED = 2    /* spare room counts in the peak */
+};
+
+/* The problem without holds. */
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                       memo_error* error) {
+    const int is_stretched = simpler & MEMOI_STRETCHED;
+    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0, least = INT64_MAX;
     memset(problem, 0, sizeof *problem);
     problem->is_stretched = is_stretched;
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
@@ -1341,18 +1395,29 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
             continue;
         }
 
-        /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
-         * smaller search. */
         item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
         item->lifetime = end - buffer->begin;
         item->buffer = i;
-        unit = memoi_problem_gcd(unit, item->size);
-        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
+        least = memob_min(least, item->alignment);
         problem->n_fixed += item->fixed >= 0;
         problem->has_gaps |=
             item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
         problem->n_items++;
+    }
+
+    /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
+     * smaller search. */
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->spare = memob_align_up(item->size, least) - item->size;
+        item->size += item->spare;
+        if (simpler & MEMOI_ROUNDED) {
+            problem->is_rounded |= item->spare > 0;
+            item->spare = 0;
+        }
+        unit = memoi_problem_gcd(unit, item->size);
+        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
     }
 
     /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
@@ -1368,7 +1433,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
-        highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
+        highest = memob_min(highest + item->size, MEMOB_BYTES_MAX + 1);
         if (unit % item->alignment == 0) continue;
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
@@ -1391,6 +1456,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
     if (unit == 0) unit = 1; /* nothing to place */
+    problem->step = unit;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        unit = memoi_problem_gcd(unit, problem->items[i].spare);
     problem->unit_bytes = unit;
     if (!memoi_problem_sections(problem)) goto no_memory;
 
@@ -1398,9 +1466,12 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->size /= unit;
-        item->alignment = item->alignment > unit ? item->alignment / unit : 1;
+        item->spare /= unit;
+        item->alignment = problem->step % item->alignment ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
+        problem->spare = memob_max(problem->spare, item->spare);
     }
+    problem->step /= unit;
     if (!memoi_problem_bounds(problem)) goto no_memory;
     return MEMO_STATUS_OK;
 no_memory:
@@ -1408,13 +1479,13 @@ no_memory:
     return memob_no_memory(error, "the planning problem");
 }
 
-MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
-}
-
 /* Does every item live in one piece, and conflict only with items that live at the same time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
 }
 
 /* --- >>holds ---
@@ -1632,7 +1703,7 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
     memob_arrays_free(&reuse.arrays);
     MEMO_FREE(reuse.loans);
-    problem->lower_bound = memob_max(problem->lower_bound, bound);
+    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
     return ok;
 }
 
@@ -1872,7 +1943,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
                                 memoi_solution* best) {
     int64_t peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
-        if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
+        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     if (peak >= best->peak) return;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
@@ -2377,7 +2448,7 @@ MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
     const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
     memoi_range hole;
     hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
-    hole.end = i == n ? problem->lower_bound : sweep->offsets[i];
+    hole.end = i < n ? sweep->offsets[i] : memob_align_up(problem->lower_bound, problem->step);
     return hole;
 }
 
@@ -2579,7 +2650,7 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
         }
         places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
         places[i].end = offsets[i] + item->size;
-        if (places[i].end > capacity) return i;
+        if (places[i].end - item->spare > capacity) return i;
     }
     return -1;
 }
@@ -2639,7 +2710,8 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
         memoi_solution_offer(problem, greedy->offsets, best);
         for (int64_t k = 0; k < n; k++) {
             memoi_ranked* ranked = &greedy->ranked[k];
-            if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > target)
+            if (memoi_item_top(&problem->items[ranked->index], greedy->offsets[ranked->index]) >
+                target)
                 ranked->first += 0.05 * memoi_search_random_real(&random);
         }
         qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
@@ -3017,7 +3089,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
     bound = memoi_neighbors_clear(search->problem, i, bound);
-    if (bound > search->capacity - item->size) return 0;
+    if (memoi_item_top(item, bound) > search->capacity) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
     memoi_search_touch(search, i);
@@ -3072,12 +3144,20 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The highest offset on which a set of items of the given sum can be stacked within the capacity,
- * or a higher offset; -1: none.  Alignments leave holes.  Sets are learned as the run goes on, so
- * that learning never takes much longer than the search itself. */
-MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum) {
+/* The largest spare room of a set of items. */
+MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
+    int64_t most = 0;
+    for (; set && search->problem->spare > 0; set &= set - 1)
+        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
+    return most;
+}
+
+/* The highest offset on which a set of items can be stacked within the capacity, or a higher
+ * offset; -1: none.  most: that offset without alignments, which leave holes.  Sets are learned as
+ * the run goes on, so that learning never takes much longer than the search itself. */
+MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t most) {
     const memoi_item* items = search->problem->items;
-    int64_t most = search->capacity - sum, best = -1;
+    int64_t best = -1;
     int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
     if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
     best = memob_map_get(&search->bases, (int64_t)set) - 1;
@@ -3088,8 +3168,13 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
     /* The lowest item lies below a stack of all other items. */
     best = -1;
     for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        int64_t base = memoi_search_base(search, set & ~((uint64_t)1 << i), sum - size) - size;
+        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        const uint64_t others = set & ~((uint64_t)1 << i);
+        int64_t base = most;
+        if (others) {
+            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
+            base = memoi_search_base(search, others, base) - size;
+        }
         if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
     }
     if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
@@ -3101,14 +3186,23 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
     const int64_t* bound = search->bound;
+    const memoi_item* items = search->problem->items;
     uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0, above = 0;
-    int64_t sum = search->unplaced_sum[s], sum_above = 0;
-    int64_t latest = memoi_search_base(search, set, sum); /* the lowest item starts here or below */
+    int64_t most = search->capacity - search->unplaced_sum[s], spare = 0, latest;
     int64_t lowest = INT64_MAX, highest = 0, n = search->n_unplaced[s], n_lifted = 0, m, k;
     memoi_look look;
     look.least_end = look.second_end = INT64_MAX;
     look.least_item = -1;
     look.n_choices = 0;
+
+    /* One item's spare room lies above the capacity at best.  The lowest item starts at latest or
+     * below. */
+    for (m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
+        if (search->is_placed[members[m]]) continue;
+        spare = memob_max(spare, items[members[m]].spare);
+        k++;
+    }
+    latest = memoi_search_base(search, set, most + spare);
 
     /* Look at every unplaced member: how many can start low enough to be the lowest, and where
      * these would end. */
@@ -3120,8 +3214,10 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (bound[i] > highest) highest = bound[i];
         if (bound[i] < lowest) lowest = bound[i];
         if (bound[i] > latest ||
-            (set & search->aligned &&
-             end > memoi_search_base(search, set & ~((uint64_t)1 << i), sum - search->size[i]))) {
+            (set & search->aligned && n > 1 &&
+             end > memoi_search_base(search, set & ~((uint64_t)1 << i),
+                                     most + search->size[i] +
+                                         memoi_search_spare(search, set & ~((uint64_t)1 << i))))) {
             search->lifted[n_lifted++] = i;
             continue;
         }
@@ -3146,11 +3242,14 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* Head: the items from each bound upward must fit under the capacity. */
     if (highest > latest) n = memoi_search_sort(search, s);
+    most = search->capacity;
+    spare = 0;
     for (k = n - 1; highest > latest && bound[search->sorted[k]] > latest; k--) {
         int32_t i = search->sorted[k];
         if (set) above |= (uint64_t)1 << i;
-        sum_above += search->size[i];
-        if (bound[i] > memoi_search_base(search, above, sum_above)) return 0;
+        most -= search->size[i];
+        spare = memob_max(spare, items[i].spare);
+        if (bound[i] > memoi_search_base(search, above, most + spare)) return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
@@ -3665,6 +3764,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
         part->n_ranges += item->n_ranges;
         if (offsets && offsets[i] >= 0) {
             item->fixed = offsets[i];
+            if (item->size > capacity - item->fixed) item->spare = 0;
             item->size = memob_min(item->size, capacity - item->fixed);
         }
         part->n_fixed += item->fixed >= 0;
@@ -3788,7 +3888,7 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
     memset(cores->covered, 0, (size_t)(problem->n_sections + 1) * sizeof(int32_t));
     for (i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
-        int is_over = best->offsets[i] + item->size > capacity;
+        int is_over = memoi_item_top(item, best->offsets[i]) > capacity;
         cores->offsets[i] = best->offsets[i];
         if (item->fixed >= 0 || item->begin >= end || item->end <= begin ||
             (!is_over && (item->begin < begin || item->end > end)))
@@ -3821,7 +3921,7 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
 MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
     int64_t highest = 0, i;
     for (best->peak = i = 0; i < problem->n_items; i++) {
-        int64_t top = best->offsets[i] + problem->items[i].size;
+        int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
         if (top > best->peak) highest = i;
         best->peak = memob_max(best->peak, top);
     }
@@ -3942,7 +4042,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     /* On the ground, or on top of a neighbor. */
     for (int64_t k = -1; k < n && least > 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
-        if (offset + size > capacity) break;
+        if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
             weight += e->weight[e->begins[n_begun].index];
             n_fixed += items[e->begins[n_begun].index].fixed >= 0;
@@ -4188,7 +4288,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     own.peak = 0;
     for (int64_t i = 0; i < part->n_items; i++) {
         own_offsets[i] = best->offsets[is_whole ? i : part->items[i].buffer];
-        own.peak = memob_max(own.peak, own_offsets[i] + part->items[i].size);
+        own.peak = memob_max(own.peak, memoi_item_top(&part->items[i], own_offsets[i]));
     }
     if (!is_whole) /* else the greedy planner has done what it can */
         status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
@@ -4638,7 +4738,7 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
         *end = memob_max(*end, problem->items[last].end);
-        *peak = memob_max(*peak, offsets[last] + problem->items[last].size);
+        *peak = memob_max(*peak, memoi_item_top(&problem->items[last], offsets[last]));
     }
     return last;
 }
@@ -4764,7 +4864,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, j;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
-    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size;
+    double slack = 0.25 * mip->scale, limit = (double)(best->peak + problem->spare) * mip->scale;
+    double size;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -4772,7 +4873,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     set_minim(lp);
     ok &= set_mat(lp, 0, peak_column, 1.0);
     ok &= set_bounds(lp, peak_column, (double)problem->lower_bound * mip->scale - slack,
-                     limit + slack);
+                     (double)best->peak * mip->scale + slack);
 
     /* Offsets, and which of a pair lies below the other. */
     for (int64_t i = 0; i < n; i++) {
@@ -4788,7 +4889,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
     for (int64_t i = 0; i < n; i++) {
-        size = (double)problem->items[i].size * mip->scale;
+        size = (double)memoi_item_top(&problem->items[i], 0) * mip->scale;
         ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
     }
 
@@ -5194,17 +5295,25 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
         plan->buffers[problem->items[i].buffer].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
-    if (best->is_optimal) plan->proof = MEMO_PROOF_OPTIMAL;
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
+}
+
+/* The solution of a plan's offsets. */
+MEMOI void memoi_plan_load(const memo_plan* plan, const memoi_problem* problem,
+                           memoi_solution* best) {
+    for (int64_t i = 0; i < problem->n_items; i++)
+        best->offsets[i] =
+            plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+    memoi_solution_highest(problem, best);
 }
 
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* The problem of a plan with its holds. */
-MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
+MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
-    memo_status status = memoi_problem_create(plan, 0, problem, error);
+    memo_status status = memoi_problem_create(plan, simpler, problem, error);
     int ok = 1;
     if (!status && plan->n_holds > 0)
         ok = memoi_problem_add_holds(problem, plan);
@@ -5212,7 +5321,7 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
         ok = memoi_problem_cover(problem, NULL);
     if (ok > 0) return status;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_create(plan, 1, problem, error)
+    return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
               : memob_no_memory(error, "the holds of the plan");
 }
 
@@ -5272,16 +5381,73 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
     return trace->n_buffers == plan->n_buffers && n_times == plan->n_times;
 }
 
-memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
-    static const char name[] = "memo_plan_desc";
-    memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
-    const char* engine = "greedy";
-    int64_t target, culprit;
-    memoi_effort effort;
+/* Plans a prepared plan; *bound_bytes rises to what is proven.  In the first pass spare room counts
+ * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second pass
+ * improves that plan: it is at most a rounding too high. */
+MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* settings, int is_second,
+                                  double begin, memoi_effort* effort, int64_t* bound_bytes,
+                                  int32_t* is_open, memo_error* error) {
+    int64_t target, culprit, peak;
+    const char* engine = is_second ? "search" : "greedy";
     memoi_problem problem;
     memoi_solution best;
     memo_status status;
-    double begin = memob_now_s(), reserved_s;
+
+    /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
+    memset(&problem, 0, sizeof problem);
+    status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
+    if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
+        status = memob_plan_check_holds(plan, 0, &culprit, error);
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
+    if (status) goto done;
+    if (is_second) {
+        problem.lower_bound =
+            memob_max(problem.lower_bound,
+                      memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes);
+        memoi_plan_load(plan, &problem, &best);
+    }
+    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
+
+    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
+    if (!is_second)
+        effort->deadline -= fmin(0.4 * settings->time_limit_s,
+                                 fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers));
+
+    /* No plan is below the bound, so a smaller capacity is no useful target. */
+    target = memob_min(settings->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
+    if (problem.is_rounded && settings->capacity_bytes % problem.unit_bytes) target++;
+    if (target < problem.lower_bound) target = problem.lower_bound;
+    if (best.peak > target)
+        status =
+            memoi_problem_solve(plan, &problem, settings, target, effort, &best, &engine, error);
+
+    /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
+    peak = best.is_optimal ? best.peak : problem.lower_bound;
+    if (!problem.is_stretched && !status)
+        *bound_bytes =
+            memob_max(*bound_bytes, problem.is_rounded ? (peak - 1) * problem.unit_bytes + 1
+                                                       : peak * problem.unit_bytes);
+    if (!status) memoi_plan_store(plan, &problem, &best, engine);
+    if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
+    *is_open =
+        problem.is_rounded && plan->peak_bytes > memob_max(*bound_bytes, settings->capacity_bytes);
+
+done: /* after a failure as well */
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return status;
+}
+
+memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
+    static const char name[] = "memo_plan_desc";
+    memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
+    memoi_effort effort;
+    memo_status status;
+    int64_t bound_bytes;
+    int32_t is_open = 1;
+    int pass;
+    const double begin = memob_now_s();
     if ((status = memob_check_integer(name, "engine", (int64_t)settings.engine, 0,
                                       MEMO_PLAN_ENGINE_BILEVEL, error)) ||
         (status = memob_check_integer(name, "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX,
@@ -5322,48 +5488,19 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
             "or frees differ; pass the trace that the plan was made from");
 
-    /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    memset(&problem, 0, sizeof problem);
-    status = memoi_problem_pose(plan, &problem, error);
-    if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
-        status = memob_plan_check_holds(plan, 0, &culprit, error);
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
-    if (status) goto done;
-    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
-
-    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
-    reserved_s = fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
-    effort.deadline -= fmin(0.4 * settings.time_limit_s, reserved_s);
-
-    /* No plan is below the bound, so a smaller capacity is no useful target. */
-    target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
-    target /= problem.unit_bytes;
-    if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_problem_solve(plan, &problem, &settings, target, &effort, &best, &engine, error);
-
-    /* A proof with stretched lives proves nothing. */
-    best.is_optimal = best.is_optimal && !problem.is_stretched;
+    bound_bytes = plan->lower_bound_bytes;
+    for (pass = 0; !status && is_open && pass < 2; pass++)
+        status =
+            memoi_plan_pass(plan, &settings, pass, begin, &effort, &bound_bytes, &is_open, error);
 
     /* A plan that misses the capacity is stored too, so that the caller can look at it. */
-    if (!status) {
-        memoi_plan_store(plan, &problem, &best, engine);
-        if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
-            int64_t bound =
-                memob_max(problem.is_stretched ? 0 : problem.lower_bound * problem.unit_bytes,
-                          plan->lower_bound_bytes);
-            status = memo_error_set(
-                error, MEMO_STATUS_INFEASIBLE,
-                "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
-                "needs less than %lld",
-                (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
-                (long long)(best.is_optimal ? plan->peak_bytes : bound));
-        }
-    }
-
-done: /* after a failure as well */
-    MEMO_FREE(best.offsets);
-    memoi_problem_free(&problem);
+    if (!status && settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
+        status = memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE,
+            "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
+            "needs less than %lld",
+            (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
+            (long long)bound_bytes);
     return status;
 }
 

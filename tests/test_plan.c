@@ -372,6 +372,67 @@ TEST(search_meets_brute_force) {
     }
 }
 
+/* A plan of raw sizes whose alignments are all at least some power of two. */
+static memo_plan* raw_plan(int64_t n, int64_t largest, features with) {
+    const int64_t least = (int64_t)1 << memo_test_int(1, 5);
+    with.has_alignment = 0;
+    memo_plan* plan = random_plan(n, largest, with);
+    for (int64_t i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->alignment_bytes = memo_test_int(0, 2) ? least : least << memo_test_int(0, 2);
+        buffer->offset_bytes *= 4 * least;
+    }
+    return plan;
+}
+
+/* The bound counts roundings, but for the highest item's, and is never above the least peak. */
+TEST(rounded_sizes_meet_brute_force) {
+    int n_raised = 0, n_met = 0, n_above = 0;
+    for (int k = 0; k < 3000; k++) {
+        own_problem problem;
+        memo_plan_desc desc = {0};
+        own_plan* plan = raw_plan(memo_test_int(1, 7), memo_test_int(1, 200), features_of(k % 4));
+        solve_valid(plan, &desc, k);
+        const int64_t least = brute_force(plan);
+        expect_optimal(plan, least);
+        pose(plan, &problem);
+        const int64_t bound = problem.lower_bound * problem.unit_bytes;
+        CHECK_CASE(bound <= least, "case %d: bound %lld, least peak %lld", k, (long long)bound,
+                   (long long)least);
+        n_raised += bound > plan->lower_bound_bytes;
+        n_met += bound == least;
+        desc.capacity_bytes = least - 1;
+        if (least > 1) CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
+        desc.capacity_bytes = least + memo_test_int(0, 7);
+        solve_valid(plan, &desc, k);
+        n_above += plan->peak_bytes > least;
+    }
+    CHECK_CASE(n_raised > 1000 && n_met > 2000 && n_above > 0, "%d raised, %d met, %d above",
+               n_raised, n_met, n_above);
+}
+
+/* Mostly the plan of rounded sizes is at the bound, and if not, at most a rounding above. */
+TEST(raw_sizes_are_no_worse_than_rounded_sizes) {
+    int n_proven = 0, n_best = 0;
+    for (int k = 0; k < 40; k++) {
+        own_plan* plan = random_plan(150, 100000, (features){0, 0, 0});
+        memo_plan_desc desc = {.node_limit = 3000, .time_limit_s = 1000};
+        for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].alignment_bytes = 64;
+        solve_valid(plan, &desc, k);
+        const int64_t peak = plan->peak_bytes;
+        const memo_proof proof = plan->proof;
+        for (int64_t i = 0; i < plan->n_buffers; i++)
+            plan->buffers[i].size_bytes = rounded(plan->buffers[i].size_bytes, 64);
+        solve_valid(plan, &desc, k);
+        IN_CASE("case %d", k);
+        CHECK_IS(peak, <=, plan->peak_bytes);
+        n_best += plan->proof == MEMO_PROOF_OPTIMAL;
+        n_proven += proof == MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_proven >= 30 && n_best >= n_proven, "%d of 40 proven, rounded %d", n_proven,
+               n_best);
+}
+
 TEST(search_is_valid_and_deterministic) {
     for (int k = 0; k < 300; k++) {
         own_plan* plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
@@ -448,7 +509,7 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         int64_t low = memob_align_up(from, item->alignment);
-        if (set >> i & 1 && low + item->size <= capacity &&
+        if (set >> i & 1 && memoi_item_top(item, low) <= capacity &&
             is_stackable(problem, set & ~(1 << i), low + item->size, capacity))
             return 1;
     }
@@ -473,13 +534,15 @@ TEST(alignments_leave_holes_in_a_stack) {
         CHECK(memoi_search_create(&search, &problem) == 1);
         for (i = 0; i < n; i++) sum += problem.items[i].size;
         search.capacity = memob_max(sum + memo_test_int(-2, 12), 0);
+        const uint64_t all = ((uint64_t)1 << n) - 1;
+        const int64_t most = search.capacity - sum + memoi_search_spare(&search, all);
         for (base = search.capacity; base >= 0; base--)
             if (is_stackable(&problem, (1 << n) - 1, base, search.capacity)) break;
-        n_holes += base < search.capacity - sum;
+        n_holes += base < most;
         search.node_begin = 1 << 20; /* nothing may be learned yet */
-        CHECK_IS(memoi_search_base(&search, ((uint64_t)1 << n) - 1, sum), >=, base);
+        CHECK_IS(memoi_search_base(&search, all, most), >=, base);
         search.node_begin = 0;
-        CHECK_IS(memoi_search_base(&search, ((uint64_t)1 << n) - 1, sum), ==, base);
+        CHECK_IS(memoi_search_base(&search, all, most), ==, base);
         memoi_search_free(&search);
     }
     CHECK_CASE(n_holes > 50, "%d with holes", n_holes);
@@ -598,7 +661,7 @@ TEST(first_fit_is_first_fit) {
                                     greedy.places, greedy.offsets);
             for (rank = 0; rank < n; rank++) {
                 i = greedy.ranked[rank].index;
-                if (offsets[i] + problem.items[i].size > problem.lower_bound) break;
+                if (memoi_item_top(&problem.items[i], offsets[i]) > problem.lower_bound) break;
             }
             CHECK_IS(missing, ==, rank < n ? i : -1);
         }

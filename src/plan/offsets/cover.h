@@ -238,7 +238,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
                                 memoi_solution* best) {
     int64_t peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
-        if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
+        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     if (peak >= best->peak) return;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;

@@ -79,7 +79,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     /* On the ground, or on top of a neighbor. */
     for (int64_t k = -1; k < n && least > 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
-        if (offset + size > capacity) break;
+        if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
             weight += e->weight[e->begins[n_begun].index];
             n_fixed += items[e->begins[n_begun].index].fixed >= 0;

@@ -55,7 +55,7 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
         }
         places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
         places[i].end = offsets[i] + item->size;
-        if (places[i].end > capacity) return i;
+        if (places[i].end - item->spare > capacity) return i;
     }
     return -1;
 }

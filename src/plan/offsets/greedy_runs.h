@@ -59,7 +59,8 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
         memoi_solution_offer(problem, greedy->offsets, best);
         for (int64_t k = 0; k < n; k++) {
             memoi_ranked* ranked = &greedy->ranked[k];
-            if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > target)
+            if (memoi_item_top(&problem->items[ranked->index], greedy->offsets[ranked->index]) >
+                target)
                 ranked->first += 0.05 * memoi_search_random_real(&random);
         }
         qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);

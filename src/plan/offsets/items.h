@@ -5,10 +5,17 @@
 /* --- >>items ---
  * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
-/* The problem without holds; if stretched, each buffer lives to the end of its last hold. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
-                                       memoi_problem* problem, memo_error* error) {
-    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+/* How a problem may be made simpler, in bits. */
+enum {
+    MEMOI_STRETCHED = 1, /* each buffer lives to the end of its last hold */
+    MEMOI_ROUNDED = 2    /* spare room counts in the peak */
+};
+
+/* The problem without holds. */
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                       memo_error* error) {
+    const int is_stretched = simpler & MEMOI_STRETCHED;
+    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0, least = INT64_MAX;
     memset(problem, 0, sizeof *problem);
     problem->is_stretched = is_stretched;
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
@@ -45,18 +52,29 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
             continue;
         }
 
-        /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
-         * smaller search. */
         item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
         item->lifetime = end - buffer->begin;
         item->buffer = i;
-        unit = memoi_problem_gcd(unit, item->size);
-        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
+        least = memob_min(least, item->alignment);
         problem->n_fixed += item->fixed >= 0;
         problem->has_gaps |=
             item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
         problem->n_items++;
+    }
+
+    /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
+     * smaller search. */
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        item->spare = memob_align_up(item->size, least) - item->size;
+        item->size += item->spare;
+        if (simpler & MEMOI_ROUNDED) {
+            problem->is_rounded |= item->spare > 0;
+            item->spare = 0;
+        }
+        unit = memoi_problem_gcd(unit, item->size);
+        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
     }
 
     /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
@@ -72,7 +90,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
-        highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
+        highest = memob_min(highest + item->size, MEMOB_BYTES_MAX + 1);
         if (unit % item->alignment == 0) continue;
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
@@ -95,6 +113,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
     if (unit == 0) unit = 1; /* nothing to place */
+    problem->step = unit;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        unit = memoi_problem_gcd(unit, problem->items[i].spare);
     problem->unit_bytes = unit;
     if (!memoi_problem_sections(problem)) goto no_memory;
 
@@ -102,9 +123,12 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->size /= unit;
-        item->alignment = item->alignment > unit ? item->alignment / unit : 1;
+        item->spare /= unit;
+        item->alignment = problem->step % item->alignment ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
+        problem->spare = memob_max(problem->spare, item->spare);
     }
+    problem->step /= unit;
     if (!memoi_problem_bounds(problem)) goto no_memory;
     return MEMO_STATUS_OK;
 no_memory:
@@ -112,11 +136,11 @@ no_memory:
     return memob_no_memory(error, "the planning problem");
 }
 
-MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
-}
-
 /* Does every item live in one piece, and conflict only with items that live at the same time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
 }

@@ -41,7 +41,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, j;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
-    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size;
+    double slack = 0.25 * mip->scale, limit = (double)(best->peak + problem->spare) * mip->scale;
+    double size;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -49,7 +50,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     set_minim(lp);
     ok &= set_mat(lp, 0, peak_column, 1.0);
     ok &= set_bounds(lp, peak_column, (double)problem->lower_bound * mip->scale - slack,
-                     limit + slack);
+                     (double)best->peak * mip->scale + slack);
 
     /* Offsets, and which of a pair lies below the other. */
     for (int64_t i = 0; i < n; i++) {
@@ -65,7 +66,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
     for (int64_t i = 0; i < n; i++) {
-        size = (double)problem->items[i].size * mip->scale;
+        size = (double)memoi_item_top(&problem->items[i], 0) * mip->scale;
         ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
     }
 

@@ -15,7 +15,7 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
         *end = memob_max(*end, problem->items[last].end);
-        *peak = memob_max(*peak, offsets[last] + problem->items[last].size);
+        *peak = memob_max(*peak, memoi_item_top(&problem->items[last], offsets[last]));
     }
     return last;
 }

@@ -25,17 +25,25 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
         plan->buffers[problem->items[i].buffer].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
-    if (best->is_optimal) plan->proof = MEMO_PROOF_OPTIMAL;
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
+}
+
+/* The solution of a plan's offsets. */
+MEMOI void memoi_plan_load(const memo_plan* plan, const memoi_problem* problem,
+                           memoi_solution* best) {
+    for (int64_t i = 0; i < problem->n_items; i++)
+        best->offsets[i] =
+            plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+    memoi_solution_highest(problem, best);
 }
 
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* The problem of a plan with its holds. */
-MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
+MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
-    memo_status status = memoi_problem_create(plan, 0, problem, error);
+    memo_status status = memoi_problem_create(plan, simpler, problem, error);
     int ok = 1;
     if (!status && plan->n_holds > 0)
         ok = memoi_problem_add_holds(problem, plan);
@@ -43,7 +51,7 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
         ok = memoi_problem_cover(problem, NULL);
     if (ok > 0) return status;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_create(plan, 1, problem, error)
+    return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
               : memob_no_memory(error, "the holds of the plan");
 }
 
@@ -103,16 +111,73 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
     return trace->n_buffers == plan->n_buffers && n_times == plan->n_times;
 }
 
-memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
-    static const char name[] = "memo_plan_desc";
-    memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
-    const char* engine = "greedy";
-    int64_t target, culprit;
-    memoi_effort effort;
+/* Plans a prepared plan; *bound_bytes rises to what is proven.  In the first pass spare room counts
+ * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second pass
+ * improves that plan: it is at most a rounding too high. */
+MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* settings, int is_second,
+                                  double begin, memoi_effort* effort, int64_t* bound_bytes,
+                                  int32_t* is_open, memo_error* error) {
+    int64_t target, culprit, peak;
+    const char* engine = is_second ? "search" : "greedy";
     memoi_problem problem;
     memoi_solution best;
     memo_status status;
-    double begin = memob_now_s(), reserved_s;
+
+    /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
+    memset(&problem, 0, sizeof problem);
+    status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
+    if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
+        status = memob_plan_check_holds(plan, 0, &culprit, error);
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
+    if (status) goto done;
+    if (is_second) {
+        problem.lower_bound =
+            memob_max(problem.lower_bound,
+                      memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes);
+        memoi_plan_load(plan, &problem, &best);
+    }
+    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
+
+    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
+    if (!is_second)
+        effort->deadline -= fmin(0.4 * settings->time_limit_s,
+                                 fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers));
+
+    /* No plan is below the bound, so a smaller capacity is no useful target. */
+    target = memob_min(settings->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
+    if (problem.is_rounded && settings->capacity_bytes % problem.unit_bytes) target++;
+    if (target < problem.lower_bound) target = problem.lower_bound;
+    if (best.peak > target)
+        status =
+            memoi_problem_solve(plan, &problem, settings, target, effort, &best, &engine, error);
+
+    /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
+    peak = best.is_optimal ? best.peak : problem.lower_bound;
+    if (!problem.is_stretched && !status)
+        *bound_bytes =
+            memob_max(*bound_bytes, problem.is_rounded ? (peak - 1) * problem.unit_bytes + 1
+                                                       : peak * problem.unit_bytes);
+    if (!status) memoi_plan_store(plan, &problem, &best, engine);
+    if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
+    *is_open =
+        problem.is_rounded && plan->peak_bytes > memob_max(*bound_bytes, settings->capacity_bytes);
+
+done: /* after a failure as well */
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return status;
+}
+
+memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
+    static const char name[] = "memo_plan_desc";
+    memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
+    memoi_effort effort;
+    memo_status status;
+    int64_t bound_bytes;
+    int32_t is_open = 1;
+    int pass;
+    const double begin = memob_now_s();
     if ((status = memob_check_integer(name, "engine", (int64_t)settings.engine, 0,
                                       MEMO_PLAN_ENGINE_BILEVEL, error)) ||
         (status = memob_check_integer(name, "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX,
@@ -153,47 +218,18 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
             "or frees differ; pass the trace that the plan was made from");
 
-    /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    memset(&problem, 0, sizeof problem);
-    status = memoi_problem_pose(plan, &problem, error);
-    if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
-        status = memob_plan_check_holds(plan, 0, &culprit, error);
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
-    if (status) goto done;
-    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
-
-    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
-    reserved_s = fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
-    effort.deadline -= fmin(0.4 * settings.time_limit_s, reserved_s);
-
-    /* No plan is below the bound, so a smaller capacity is no useful target. */
-    target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
-    target /= problem.unit_bytes;
-    if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_problem_solve(plan, &problem, &settings, target, &effort, &best, &engine, error);
-
-    /* A proof with stretched lives proves nothing. */
-    best.is_optimal = best.is_optimal && !problem.is_stretched;
+    bound_bytes = plan->lower_bound_bytes;
+    for (pass = 0; !status && is_open && pass < 2; pass++)
+        status =
+            memoi_plan_pass(plan, &settings, pass, begin, &effort, &bound_bytes, &is_open, error);
 
     /* A plan that misses the capacity is stored too, so that the caller can look at it. */
-    if (!status) {
-        memoi_plan_store(plan, &problem, &best, engine);
-        if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
-            int64_t bound =
-                memob_max(problem.is_stretched ? 0 : problem.lower_bound * problem.unit_bytes,
-                          plan->lower_bound_bytes);
-            status = memo_error_set(
-                error, MEMO_STATUS_INFEASIBLE,
-                "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
-                "needs less than %lld",
-                (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
-                (long long)(best.is_optimal ? plan->peak_bytes : bound));
-        }
-    }
-
-done: /* after a failure as well */
-    MEMO_FREE(best.offsets);
-    memoi_problem_free(&problem);
+    if (!status && settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
+        status = memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE,
+            "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
+            "needs less than %lld",
+            (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
+            (long long)bound_bytes);
     return status;
 }

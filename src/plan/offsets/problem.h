@@ -7,6 +7,9 @@
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
  * every section is a plan.  Items of size 0 are left out.
  *
+ * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
+ * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
+ *
  * With several streams a few more pairs conflict: the earlier item is *held* against the later.
  * These pairs are listed one by one. */
 
@@ -24,7 +27,8 @@ typedef struct memoi_range {
 } memoi_range;
 
 typedef struct memoi_item {
-    int64_t size;       /* in units, as all below */
+    int64_t size;       /* rounded up to the least alignment; in units, as all below */
+    int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
@@ -38,11 +42,15 @@ typedef struct memoi_problem {
     memoi_item* items;   /* ordered by begin */
     memoi_range* ranges; /* one an item, more with gaps; in the order of items */
     int64_t n_items, n_ranges, n_sections, n_fixed;
-    int64_t* section_bounds; /* at least the sum of sizes */
+    int64_t* section_bounds; /* the least peak of a section's items, without other sections */
     int64_t lower_bound;
-    int64_t ground; /* the top of the highest fixed item */
+    int64_t ground; /* the top of the highest fixed item, with spare room */
+    int64_t spare;  /* the largest of an item */
     int64_t unit_bytes;
+    int64_t step; /* all sizes and fixed offsets are multiples of it */
     int32_t has_alignment, has_gaps;
+    int32_t
+        is_rounded;   /* spare room counts in the peak here: plans are valid, proofs are of that */
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
     int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
                              are valid, proofs are not */
@@ -70,6 +78,11 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     }
     MEMO_FREE(problem->neighbors);
     memset(problem, 0, sizeof *problem);
+}
+
+/* The highest byte of an item that counts in the peak, for an item at this offset. */
+MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
+    return offset + item->size - item->spare;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

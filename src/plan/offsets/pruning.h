@@ -23,12 +23,20 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The highest offset on which a set of items of the given sum can be stacked within the capacity,
- * or a higher offset; -1: none.  Alignments leave holes.  Sets are learned as the run goes on, so
- * that learning never takes much longer than the search itself. */
-MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum) {
+/* The largest spare room of a set of items. */
+MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
+    int64_t most = 0;
+    for (; set && search->problem->spare > 0; set &= set - 1)
+        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
+    return most;
+}
+
+/* The highest offset on which a set of items can be stacked within the capacity, or a higher
+ * offset; -1: none.  most: that offset without alignments, which leave holes.  Sets are learned as
+ * the run goes on, so that learning never takes much longer than the search itself. */
+MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t most) {
     const memoi_item* items = search->problem->items;
-    int64_t most = search->capacity - sum, best = -1;
+    int64_t best = -1;
     int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
     if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
     best = memob_map_get(&search->bases, (int64_t)set) - 1;
@@ -39,8 +47,13 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
     /* The lowest item lies below a stack of all other items. */
     best = -1;
     for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        int64_t base = memoi_search_base(search, set & ~((uint64_t)1 << i), sum - size) - size;
+        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        const uint64_t others = set & ~((uint64_t)1 << i);
+        int64_t base = most;
+        if (others) {
+            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
+            base = memoi_search_base(search, others, base) - size;
+        }
         if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
     }
     if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
@@ -52,14 +65,23 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
     const int64_t* bound = search->bound;
+    const memoi_item* items = search->problem->items;
     uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0, above = 0;
-    int64_t sum = search->unplaced_sum[s], sum_above = 0;
-    int64_t latest = memoi_search_base(search, set, sum); /* the lowest item starts here or below */
+    int64_t most = search->capacity - search->unplaced_sum[s], spare = 0, latest;
     int64_t lowest = INT64_MAX, highest = 0, n = search->n_unplaced[s], n_lifted = 0, m, k;
     memoi_look look;
     look.least_end = look.second_end = INT64_MAX;
     look.least_item = -1;
     look.n_choices = 0;
+
+    /* One item's spare room lies above the capacity at best.  The lowest item starts at latest or
+     * below. */
+    for (m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
+        if (search->is_placed[members[m]]) continue;
+        spare = memob_max(spare, items[members[m]].spare);
+        k++;
+    }
+    latest = memoi_search_base(search, set, most + spare);
 
     /* Look at every unplaced member: how many can start low enough to be the lowest, and where
      * these would end. */
@@ -71,8 +93,10 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (bound[i] > highest) highest = bound[i];
         if (bound[i] < lowest) lowest = bound[i];
         if (bound[i] > latest ||
-            (set & search->aligned &&
-             end > memoi_search_base(search, set & ~((uint64_t)1 << i), sum - search->size[i]))) {
+            (set & search->aligned && n > 1 &&
+             end > memoi_search_base(search, set & ~((uint64_t)1 << i),
+                                     most + search->size[i] +
+                                         memoi_search_spare(search, set & ~((uint64_t)1 << i))))) {
             search->lifted[n_lifted++] = i;
             continue;
         }
@@ -97,11 +121,14 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* Head: the items from each bound upward must fit under the capacity. */
     if (highest > latest) n = memoi_search_sort(search, s);
+    most = search->capacity;
+    spare = 0;
     for (k = n - 1; highest > latest && bound[search->sorted[k]] > latest; k--) {
         int32_t i = search->sorted[k];
         if (set) above |= (uint64_t)1 << i;
-        sum_above += search->size[i];
-        if (bound[i] > memoi_search_base(search, above, sum_above)) return 0;
+        most -= search->size[i];
+        spare = memob_max(spare, items[i].spare);
+        if (bound[i] > memoi_search_base(search, above, most + spare)) return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that

@@ -196,6 +196,6 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
     memob_arrays_free(&reuse.arrays);
     MEMO_FREE(reuse.loans);
-    problem->lower_bound = memob_max(problem->lower_bound, bound);
+    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
     return ok;
 }

@@ -139,7 +139,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     own.peak = 0;
     for (int64_t i = 0; i < part->n_items; i++) {
         own_offsets[i] = best->offsets[is_whole ? i : part->items[i].buffer];
-        own.peak = memob_max(own.peak, own_offsets[i] + part->items[i].size);
+        own.peak = memob_max(own.peak, memoi_item_top(&part->items[i], own_offsets[i]));
     }
     if (!is_whole) /* else the greedy planner has done what it can */
         status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);

@@ -90,7 +90,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
     bound = memoi_neighbors_clear(search->problem, i, bound);
-    if (bound > search->capacity - item->size) return 0;
+    if (memoi_item_top(item, bound) > search->capacity) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
     memoi_search_touch(search, i);

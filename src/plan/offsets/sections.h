@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
- * Knows: when items live.  Knows nothing of their sizes. */
+ * Knows: when items live, and how many bytes they need together.  Knows nothing of offsets. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
@@ -15,29 +15,63 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Sets the sum of live sizes in each section, and the bound: no plan is lower than a live set, or
- * than the top of a fixed item.  0: no memory. */
-MEMOI int memoi_problem_bounds(memoi_problem* problem) {
-    int64_t n = problem->n_sections;
-    int64_t* bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    MEMO_FREE(problem->section_bounds);
-    problem->section_bounds = bounds;
-    if (!bounds) return 0;
+/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section the
+ * lowest byte of each such item, and so the room that the item takes from the next, is a multiple of
+ * the alignment.  Only the highest item needs no rounding: at best that is the largest rounding.
+ * rounding: scratch, two a section.  sums: scratch, one more than sections. */
+MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
+                                   int64_t* sums) {
+    const int64_t n = problem->n_sections;
+    int64_t sum = 0, largest = 0, left, right;
+    memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
+    memset(rounding, 0, (size_t)(2 * n) * sizeof *rounding);
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
+        const int64_t size = memob_align_up(item->size, alignment);
+        const int64_t rounded = size - item->size + item->spare;
+        if (item->alignment < alignment) continue;
+        largest = memob_max(largest, rounded);
         for (int64_t k = item->first_range; k < item->first_range + item->n_ranges; k++) {
-            bounds[problem->ranges[k].begin] += item->size; /* as differences, summed below */
-            bounds[problem->ranges[k].end] -= item->size;
+            sums[problem->ranges[k].begin] += size; /* as differences, summed below */
+            sums[problem->ranges[k].end] -= size;
+
+            /* The nodes of a tree over sections that cover the range. */
+            left = rounded > 0 ? n + problem->ranges[k].begin : 0;
+            right = rounded > 0 ? n + problem->ranges[k].end : 0;
+            for (; left < right; left /= 2, right /= 2) {
+                if (left & 1) rounding[left] = memob_max(rounding[left], rounded), left++;
+                if (right & 1) right--, rounding[right] = memob_max(rounding[right], rounded);
+            }
         }
-        if (item->fixed >= 0)
-            problem->ground = memob_max(problem->ground, item->fixed + item->size);
     }
-    problem->lower_bound = memob_max(problem->lower_bound, problem->ground);
-    for (int64_t i = 0; i < n; i++) {
-        if (i > 0) bounds[i] += bounds[i - 1];
-        problem->lower_bound = memob_max(problem->lower_bound, bounds[i]);
+    for (int64_t k = 2; k < 2 * n && largest > 0; k++)
+        rounding[k] = memob_max(rounding[k], rounding[k / 2]);
+    for (int64_t s = 0; s < n; s++) {
+        sum += sums[s];
+        problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
+        problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
-    return 1;
+}
+
+/* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
+ * 0: no memory. */
+MEMOI int memoi_problem_bounds(memoi_problem* problem) {
+    const int64_t n = problem->n_sections;
+    int64_t alignments = 1; /* powers of two, one bit each */
+    int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
+    MEMO_FREE(problem->section_bounds);
+    problem->section_bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        alignments |= item->alignment;
+        if (item->fixed < 0) continue;
+        problem->ground = memob_max(problem->ground, item->fixed + item->size);
+        problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
+    }
+    for (; alignments > 0 && scratch && problem->section_bounds; alignments &= alignments - 1)
+        memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    MEMO_FREE(scratch);
+    return scratch && problem->section_bounds;
 }
 
 /* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a

@@ -175,6 +175,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
         part->n_ranges += item->n_ranges;
         if (offsets && offsets[i] >= 0) {
             item->fixed = offsets[i];
+            if (item->size > capacity - item->fixed) item->spare = 0;
             item->size = memob_min(item->size, capacity - item->fixed);
         }
         part->n_fixed += item->fixed >= 0;

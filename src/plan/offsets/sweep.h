@@ -44,7 +44,7 @@ MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
     const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
     memoi_range hole;
     hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
-    hole.end = i == n ? problem->lower_bound : sweep->offsets[i];
+    hole.end = i < n ? sweep->offsets[i] : memob_align_up(problem->lower_bound, problem->step);
     return hole;
 }
 

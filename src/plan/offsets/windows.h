@@ -25,7 +25,7 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
     memset(cores->covered, 0, (size_t)(problem->n_sections + 1) * sizeof(int32_t));
     for (i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
-        int is_over = best->offsets[i] + item->size > capacity;
+        int is_over = memoi_item_top(item, best->offsets[i]) > capacity;
         cores->offsets[i] = best->offsets[i];
         if (item->fixed >= 0 || item->begin >= end || item->end <= begin ||
             (!is_over && (item->begin < begin || item->end > end)))
@@ -58,7 +58,7 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
 MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
     int64_t highest = 0, i;
     for (best->peak = i = 0; i < problem->n_items; i++) {
-        int64_t top = best->offsets[i] + problem->items[i].size;
+        int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
         if (top > best->peak) highest = i;
         best->peak = memob_max(best->peak, top);
     }
