@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/base.h"
 /* --- groups: the numbers that a thread reads at a time ---
  *
  * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
