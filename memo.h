@@ -149,9 +149,11 @@
 #if defined(__GNUC__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
+#define MEMO_USED_RESULT             __attribute__((warn_unused_result))
 #else
 #define MEMO_PRINTF(position, first)
 #define MEMO_UNUSED
+#define MEMO_USED_RESULT
 #endif
 #define MEMO_FUNCTION static inline MEMO_UNUSED
 
@@ -178,8 +180,8 @@
 #endif
 
 /* Functions that can fail: compilers warn where the status is not used. */
-#define MEMO_TRY      MEMO_API __attribute__((warn_unused_result))
-#define MEMO_TRY_CALL MEMO_FUNCTION __attribute__((warn_unused_result))
+#define MEMO_TRY      MEMO_API MEMO_USED_RESULT
+#define MEMO_TRY_CALL MEMO_FUNCTION MEMO_USED_RESULT
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,8 +4,9 @@
  * recompute always begins with row 0.  The second: the backward of a layer reads tanh(w inp) of the
  * next layer, which has ended.  Training goes on with other gradients, without a word.
  * A checked session (is_checked, or MEMO_CHECK=1 in the environment) looks at every layer while it
- * trains, and says what is wrong; it does not see what a backward reads.  memo_session_verify
- * compares gradients before training, and finds both.
+ * trains, and says what is wrong; what a backward reads of an ended layer is NaN there.
+ * memo_session_verify compares gradients before training, also those of a checked run, and finds
+ * both.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/27_checked_session.c -o 27_checked_session -lpthread -lm
@@ -14,10 +15,10 @@
  *         verify: right
  *         checked: right
  *     recompute begins with row 0: trains, gradients are WRONG
- *         verify: memo_session_verify: output `d_w`, layer 0, number 0 (byte 0 of 4): half of ...
+ *         verify: checked session: tensor `hidden` has other bits if it is recomputed in tiles ...
  *         checked: checked session: tensor `hidden` has other bits if it is recomputed in tiles ...
  *     backward reads an ended layer: trains, gradients are WRONG
- *         verify: memo_session_verify: output `d_w`, layer 0, number 0 (byte 0 of 4): half of ...
+ *         verify: memo_session_verify: output `d_w`, layer 0, number 0 (byte 0 of 4): a checked ...
  *         checked: right
  */
 #define MEMO_IMPLEMENTATION

@@ -7,8 +7,8 @@
  * Build:
  *     c++ -std=c++11 -O2 -I. -Iextras examples/34_classes.cpp -o 34_classes -lpthread -lm
  * Expected output:
- *     all memory: 512 KiB on the device, 0 B on the host
- *     200 KiB: 192 KiB on the device, ... on the host
+ *     all memory: 512 KiB on the device, 0 KiB on the host
+ *     200 KiB: 192 KiB on the device, ... KiB on the host
  *     gradients are bitwise the same
  *     a budget of 1000 bytes: ... the smallest plan needs ...
  *     the trainer's own exception: layer 5
@@ -77,10 +77,8 @@ std::vector<float> train(trainer& t, const char* name, int64_t device_bytes) {
     memo::session<trainer> session(desc, t);
     memo_session_info info;
     memo_session_get_info(session.get(), &info);
-    char on_device[32], on_host[32];
-    std::printf("%s: %s on the device, %s on the host\n", name,
-                memob_bytes_text(on_device, double(info.plan->device_bytes)),
-                memob_bytes_text(on_host, double(info.plan->host_bytes)));
+    std::printf("%s: %d KiB on the device, %d KiB on the host\n", name,
+                int(info.plan->device_bytes >> 10), int(info.plan->host_bytes >> 10));
     for (int step = 0; step < 3; step++) {
         t.gradients.assign(n_layers, 0);
         session.run();

@@ -33,6 +33,9 @@
  * tensor after its pack.  pack names the first tensor that is computed from such bytes.  Calls
  * wait.  It takes four times the largest layer beside device_bytes.
  *
+ * One budget.  If the owner's tensors lie in an arena (memo.h, chapter 5), memo_hooks_fit runs the
+ * step dry and plans the arena and the hooks together.
+ *
  * Without a device the bytes of tensors must be on the host; then tensors are only hashed.  One
  * thread at a time.  If the device fails, call memo_hooks_begin.
  *
@@ -104,6 +107,22 @@ MEMO_TRY memo_status memo_hooks_compare(memo_hooks* hooks, int64_t token, void* 
                                         memo_error* error);
 MEMO_API void memo_hooks_get_stats(const memo_hooks* hooks, memo_hooks_stats* stats);
 
+#ifdef MEMO_PLAN_H /* include memo_plan.h before */
+/* Plans the arena and the hooks of a trainer together: plan->peak_bytes and the places of the hooks
+ * take at most device_bytes, and as many tensors as possible stay KEPT.  Replaces desc.device_bytes.
+ * Hooks with a plan make a new plan.
+ *
+ * step requests persistent buffers from the arena, then runs a micro-batch: memo_arena_begin and
+ * memo_hooks_begin, requests, packs and unpacks of a training step, memo_hooks_end and
+ * memo_arena_end.  It computes nothing, because there is no memory: addresses must not be used.  It
+ * is called some 20 times.  Tensors with token >= 0 are freed when they are packed, others after
+ * their backward.  Errors: INVALID_ARGUMENT, INVALID_STATE (no backward), INFEASIBLE (with bytes
+ * that are enough), of step, of memo_plan_solve, the device's. */
+MEMO_TRY memo_status memo_hooks_fit(
+    memo_hooks* hooks, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
+    void* user, int64_t device_bytes, memo_plan** plan, memo_error* error);
+#endif
+
 #ifdef __cplusplus
 }
 #endif
@@ -145,6 +164,7 @@ struct memo_hooks {
     int32_t at, top; /* in the backward: layers [at, top) are open, at most two */
     int32_t n_begun; /* layers of the swap engine */
     int32_t is_open, is_backward;
+    int32_t is_dry;       /* addresses are not used, and nothing is moved */
     int64_t* place_bytes; /* (n_swap_layers) */
     /* Checked: an unpacked tensor is a copy in the slot of its layer, modulo the slots, so that a
      * slot stays NaN for a while after its layer has ended.  A place gets the bytes of another
@@ -379,7 +399,7 @@ MEMOI int memoi_hooks_try(memo_hooks* h, const int64_t* candidates, int64_t n, i
 
 /* Gives each recorded tensor its rule.  Sizes are evaluated some hundred times at most, however
  * many tensors there are. */
-MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* error) {
+MEMOI memo_status memoi_hooks_choose(memo_hooks* h, int64_t budget, memo_error* error) {
     enum { N_ROUNDS = 16 };
     int64_t* candidates = (int64_t*)memob_calloc(h->n_planned + 1, sizeof(int64_t));
     int64_t n = 0, all_bytes = 0;
@@ -391,9 +411,6 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* er
     }
     for (int64_t i = 0; i < h->n_planned && all_bytes <= budget; i++) h->planned[i].offset = -1;
     status = memoi_hooks_lay_out(h, 0, error);
-    if (!status)
-        status = memoi_hooks_fits("device_bytes", budget,
-                                  h->stats.kept_bytes + h->stats.swap.device_bytes, error);
 
     /* The last layers are not moved anyway.  The later a layer, the less time it has to travel. */
     for (int64_t i = h->n_planned - 1; i >= 0; i--)
@@ -415,11 +432,18 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* er
             begin++;
     }
     MEMO_FREE(candidates);
-    if (!status)
-        status =
-            memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes, error);
     h->stats.n_tensors = h->n_planned;
     return status;
+}
+
+MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* error) {
+    memo_status status = memoi_hooks_choose(h, budget, error);
+    if (!status)
+        status = memoi_hooks_fits("device_bytes", budget,
+                                  h->stats.kept_bytes + h->stats.swap.device_bytes, error);
+    return status ? status
+                  : memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes,
+                                     error);
 }
 
 MEMOI memo_status memoi_hooks_create_engine(memo_hooks* h, memo_error* error) {
@@ -577,7 +601,7 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
     t->offset = -1;
     t->layer = is_in_layer ? h->layer : -1;
     t->number = (int32_t)(h->n_tensors - h->layer_begin);
-    if (h->desc.is_checked)
+    if (h->desc.is_checked && !h->is_dry)
         status =
             memob_probe_hash(&h->probe, t->address, size_bytes, &t->hash, &is_of_poison, error);
 
@@ -591,8 +615,10 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
         planned->taken = h->micro_batch;
         t->turns = planned->turns;
         t->offset = planned->offset;
-        if (t->offset >= 0) t->address = planned->address;
-        if (t->offset >= 0) status = memoi_hooks_move(h, t, (char*)address, error);
+        if (t->offset >= 0 && !h->is_dry) {
+            t->address = planned->address;
+            status = memoi_hooks_move(h, t, (char*)address, error);
+        }
     }
     *token = h->micro_batch << 32 | h->n_tensors++;
     if (t->offset < 0) *token = ~*token;
@@ -614,7 +640,7 @@ MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, void* 
     int is_of_poison;
     memo_status status = MEMO_STATUS_OK;
     t->is_unpacked = 1;
-    if (h->desc.is_checked)
+    if (h->desc.is_checked && !h->is_dry)
         status =
             memob_probe_hash(&h->probe, (char*)address, t->size_bytes, &hash, &is_of_poison, error);
     if (status || hash == t->hash) return status;
@@ -699,13 +725,14 @@ MEMO_TRY memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     memo_status status = memo_hooks_set_layer(h, -1, error);
     if (!status && had_backward) status = memoi_hooks_turn(h, -1, -1, error);
     if (status) return status;
-    if (had_backward) memoi_hooks_report(h);
+    if (had_backward && !h->is_dry) memoi_hooks_report(h);
     h->is_open = 0;
     if (h->swap && !had_backward) return memo_swap_abandon(h->swap, error);
     h->n_begun = 0;
     if (h->planned || !had_backward || !h->desc.device_bytes) return status;
 
     status = memoi_hooks_take_record(h, error);
+    if (h->is_dry && !status) return status; /* memo_hooks_fit plans */
     if (!status) status = memoi_hooks_plan(h, h->desc.device_bytes, error);
     if (!status) status = memoi_hooks_create_engine(h, error);
     if (status) memoi_hooks_drop_plan(h);
@@ -715,5 +742,104 @@ MEMO_TRY memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
 MEMO_API void memo_hooks_get_stats(const memo_hooks* h, memo_hooks_stats* stats) {
     *stats = h->stats;
 }
+
+#ifdef MEMO_PLAN_H
+/* Runs the step dry.  *bytes: the arena's most live bytes and the places; plan not NULL: of a plan,
+ * which is solved. */
+MEMOI memo_status memoi_hooks_run_dry(
+    memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
+    void* user, memo_plan** plan, int64_t* bytes, memo_error* error) {
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
+    memo_arena_stats stats = MEMO_ZERO(memo_arena_stats);
+    memo_arena* arena = NULL;
+    memo_status status = memo_trace_create(&desc.trace, error);
+    if (!status) status = memo_arena_create(&desc, &arena, error);
+    if (!status) status = step(user, arena, error);
+    if (!status) memo_arena_get_stats(arena, &stats);
+    memo_arena_destroy(arena);
+    if (!status && !h->planned)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                "memo_hooks_fit: step has unpacked nothing; it must run a forward "
+                                "and a backward, from memo_hooks_begin to memo_hooks_end");
+
+    *bytes = stats.reserved_bytes;
+    if (!status && plan) status = memo_plan_from_trace(desc.trace, 0, plan, error);
+    if (!status && plan) status = memo_plan_solve(*plan, NULL, error);
+    if (!status && plan) *bytes = (*plan)->peak_bytes;
+    *bytes += h->stats.swap.device_bytes;
+    memo_trace_destroy(desc.trace);
+    return status;
+}
+
+MEMO_API memo_status
+memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
+               void* user, int64_t device_bytes, memo_plan** plan, memo_error* error) {
+    enum { N_ROUNDS = 14 };
+    int64_t low = 0, high = 0, least, least_bytes, bytes = 0; /* budgets of kept bytes and places */
+    memo_status status = MEMO_STATUS_OK;
+    if (!h || !step || !plan)
+        return MEMOB_INVALID(error, "memo_hooks_fit: hooks, step or plan is NULL");
+    *plan = NULL;
+    if (device_bytes <= 0 || !h->desc.device)
+        return MEMOB_INVALID(
+            error,
+            "memo_hooks_fit: device_bytes: %lld %s; pass a budget, and give the hooks a device",
+            (long long)device_bytes, h->desc.device ? "on a device" : "without a device");
+
+    /* The first run keeps all. */
+    memoi_hooks_drop_plan(h);
+    memset(&h->stats.swap, 0, sizeof h->stats.swap);
+    h->desc.device_bytes = device_bytes;
+    h->is_dry = 1;
+    status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
+    for (int64_t i = 0; i < h->n_planned && !status; i++) high += h->planned[i].size_bytes;
+
+    /* More kept bytes take more of the arena, so bisect; but for places that few layers need. */
+    least_bytes = bytes;
+    least = high;
+    if (bytes <= device_bytes) low = high;
+    for (int round = 0; round < N_ROUNDS && !status && low < high; round++) {
+        const int64_t budget = low + (high - low + 1) / 2;
+        status = memoi_hooks_choose(h, budget, error);
+        if (!status) status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
+        if (bytes < least_bytes) least = budget;
+        least_bytes = memob_min(least_bytes, bytes);
+        if (bytes <= device_bytes)
+            low = budget;
+        else
+            high = budget - 1;
+    }
+
+    /* A plan takes more than the live bytes: the bytes that it lacks are not kept.  At last all move,
+     * or what took least. */
+    least_bytes = INT64_MAX;
+    for (int round = 0; round < N_ROUNDS && !status; round++) {
+        memo_plan_destroy(*plan);
+        *plan = NULL;
+        status = memoi_hooks_choose(h, low, error);
+        if (!status) status = memoi_hooks_run_dry(h, step, user, plan, &bytes, error);
+        least_bytes = memob_min(least_bytes, bytes);
+        if (bytes <= device_bytes) break;
+        if (low == 0) round = (int)memob_max(round, N_ROUNDS - 2);
+        low = round < N_ROUNDS - 3 ? memob_max(0, low - (bytes - device_bytes)) : 0;
+        if (round == N_ROUNDS - 2) low = least;
+    }
+
+    if (!status && bytes > device_bytes)
+        status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                "memo_hooks_fit: device_bytes: too small (%lld); %lld are enough",
+                                (long long)device_bytes, (long long)least_bytes);
+    if (!status)
+        status =
+            memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes, error);
+    h->is_dry = h->is_open = 0;
+    if (!status) status = memoi_hooks_create_engine(h, error);
+    if (!status) return status;
+    memo_plan_destroy(*plan);
+    *plan = NULL;
+    memoi_hooks_drop_plan(h);
+    return status;
+}
+#endif
 
 #endif /* MEMO_HOOKS_IMPLEMENTATION */

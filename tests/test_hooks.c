@@ -4,8 +4,10 @@
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_HOOKS_IMPLEMENTATION
+#include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "extras/memo_hooks.h"
 #include "stats.h"
@@ -598,4 +600,120 @@ TEST(planning_takes_a_time_that_grows_with_the_tensors) {
         free(tokens);
     }
     CHECK(n_requests[0] > 10 && n_requests[1] < 4 * n_requests[0]);
+}
+
+/* --- one budget for the arena and the hooks --- */
+
+/* Layers that make random tensors, some of them scratch.  Each value is written when it is requested,
+ * and read when it is unpacked. */
+typedef struct fitted {
+    memo_hooks* hooks;
+    int32_t n_layers, n_tensors;
+    int64_t sizes[12][4];
+    int is_real, forgets, n_steps;
+    int64_t n_wrong, step;
+} fitted;
+
+static memo_status fitted_step(void* user, memo_arena* arena, memo_error* e) {
+    fitted* f = (fitted*)user;
+    int64_t tokens[12][4];
+    void *own[12][4], *at[4], *scratch = NULL, *weights = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    f->n_steps++;
+    f->step++;
+    if (!f->is_real) status = memo_arena_alloc(arena, 5000, 0, &weights, e);
+    if (!status) status = memo_arena_begin(arena, e);
+    if (!status) status = memo_hooks_begin(f->hooks, e);
+    for (int32_t l = 0; l < f->n_layers && !status; l++) {
+        status = memo_hooks_set_layer(f->hooks, l, e);
+        for (int32_t t = 0; t < f->n_tensors && !status; t++) {
+            const int64_t n = f->sizes[l][t];
+            status = memo_arena_alloc(arena, n, 0, &own[l][t], e);
+            if (!status) status = memo_arena_alloc(arena, n / 2, 0, &scratch, e);
+            if (!status && f->is_real) memset(scratch, 99, (size_t)(n / 2));
+            if (!status && f->is_real)
+                memset(own[l][t], (int)(f->step * 50 + l * 4 + t) & 127, (size_t)n);
+            if (!status) status = memo_arena_free(arena, scratch, e);
+            if (!status) status = memo_hooks_pack(f->hooks, own[l][t], n, &tokens[l][t], e);
+            if (!status && tokens[l][t] >= 0) status = memo_arena_free(arena, own[l][t], e);
+        }
+    }
+    for (int32_t l = f->n_layers - 1; l >= 0 && !status && !f->forgets; l--) {
+        status = memo_hooks_unpack(f->hooks, tokens[l], f->n_tensors, at, e);
+        for (int32_t t = 0; t < f->n_tensors && !status; t++) {
+            const char value = (char)((int)(f->step * 50 + l * 4 + t) & 127);
+            for (int64_t i = 0; i < f->sizes[l][t] && f->is_real; i++)
+                f->n_wrong += ((char*)at[t])[i] != value;
+            if (tokens[l][t] < 0) status = memo_arena_free(arena, own[l][t], e);
+        }
+    }
+    if (!status) status = memo_hooks_end(f->hooks, e);
+    return status ? status : memo_arena_end(arena, e);
+}
+
+TEST(one_budget_plans_arena_and_hooks) {
+    int64_t n_moved = 0, n_kept = 0;
+    for (int k = 0; k < (memo_test_all() ? 200 : 25); k++) {
+        own_device* host = new_host(0);
+        own_hooks* hooks = NULL;
+        own_plan* plan = NULL;
+        own_arena* arena = NULL;
+        memo_hooks_stats stats;
+        fitted f = {.n_layers = (int32_t)memo_test_int(4, 12),
+                    .n_tensors = (int32_t)memo_test_int(1, 4)};
+        int64_t sum = 0;
+        for (int32_t l = 0; l < f.n_layers; l++)
+            for (int32_t t = 0; t < f.n_tensors; t++)
+                sum += f.sizes[l][t] = k % 2 && l ? f.sizes[0][t] : memo_test_int(1, 20000);
+        memo_hooks_desc desc = {.device = host, .computes_on_host = 1, .is_checked = k % 3 == 0};
+        CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+        f.hooks = hooks;
+
+        /* What the refusal says is enough. */
+        CHECK_ERROR(memo_hooks_fit(hooks, fitted_step, &f, 1, &plan, &error), INFEASIBLE, "enough");
+        CHECK(plan == NULL);
+        const int64_t least = atoll(strstr(error.message, "; ") + 2);
+        const int64_t budget = k % 5 == 0 ? least : memo_test_int(least, least + sum);
+        f.n_steps = 0;
+        CHECK_OK(memo_hooks_fit(hooks, fitted_step, &f, budget, &plan, &error));
+        CHECK_IS(f.n_steps, <, 32);
+        memo_hooks_get_stats(hooks, &stats);
+        const int64_t before = host_device_stats(host).device_bytes;
+        CHECK(before == stats.swap.device_bytes + 4 * hooks->slot_bytes);
+        CHECK_IS(plan->peak_bytes + stats.swap.device_bytes, <=, budget);
+        n_moved += stats.swap.swapped_bytes;
+        n_kept += stats.kept_bytes;
+
+        memo_arena_desc replay = {.device = host, .plan = plan, .is_checked = k % 3 == 0};
+        void* weights = NULL;
+        CHECK_OK(memo_arena_create(&replay, &arena, &error));
+        CHECK_OK(memo_arena_alloc(arena, 5000, 0, &weights, &error));
+        f.is_real = 1;
+        for (int step = 0; step < 3; step++) CHECK_OK(fitted_step(&f, arena, &error));
+        CHECK_CASE(f.n_wrong == 0, "case %d: %lld", k, (long long)f.n_wrong);
+    }
+    CHECK(n_moved > 0 && n_kept > 0);
+}
+
+TEST(a_step_that_cannot_be_fitted_is_named) {
+    own_device* host = new_host(0);
+    own_hooks* hooks = NULL;
+    memo_plan* plan = NULL;
+    fitted f = {.n_layers = 4, .n_tensors = 1, .sizes = {{100}, {100}, {100}, {100}}};
+    memo_hooks_desc desc = {0};
+    CHECK_OK(memo_hooks_create(&desc, &f.hooks, &error));
+    CHECK_ERROR(memo_hooks_fit(f.hooks, fitted_step, &f, 1000, &plan, &error), INVALID_ARGUMENT,
+                "without a device");
+    memo_hooks_destroy(f.hooks);
+    desc.device = host, desc.computes_on_host = 1;
+    CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+    f.hooks = hooks;
+    CHECK_ERROR(memo_hooks_fit(hooks, fitted_step, &f, 0, &plan, &error), INVALID_ARGUMENT,
+                "pass a budget");
+    f.forgets = 1;
+    CHECK_ERROR(memo_hooks_fit(hooks, fitted_step, &f, 1 << 20, &plan, &error), INVALID_STATE,
+                "it must run a forward and a backward");
+    f.forgets = 0;
+    CHECK_OK(memo_hooks_fit(hooks, fitted_step, &f, 1 << 20, &plan, &error));
+    memo_plan_destroy(plan);
 }
