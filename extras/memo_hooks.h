@@ -771,7 +771,7 @@ MEMOI memo_status memoi_hooks_run_dry(
     return status;
 }
 
-MEMO_API memo_status
+MEMO_TRY memo_status
 memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
                void* user, int64_t device_bytes, memo_plan** plan, memo_error* error) {
     enum { N_ROUNDS = 14 };

@@ -131,9 +131,12 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
- * order of times.  Names and sizes are the same everywhere. */
-MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
-                                              memo_profile* profile, memo_error* error) {
+ * order of times.  Names and sizes are the same everywhere.  Not inlined: the copy would stay on
+ * the stack of callers, who go on to plan. */
+MEMOI MEMOB_NOINLINE memo_status memoi_session_agree_profile(const memo_session_desc* desc,
+                                                             memo_status status,
+                                                             memo_profile* profile,
+                                                             memo_error* error) {
     int64_t values[1 + sizeof(memo_profile) / sizeof(int64_t)]; /* the first carries the status */
     memcpy(values + 1, profile, sizeof *profile);
     status =
