@@ -198,6 +198,28 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
+ * if nothing fits.  The whole search saves a few percent more. */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    const memo_status status = memoi_rows_create(desc, &p, error);
+    const memoi_rows_score* score = &p.best.score;
+    *step_s = HUGE_VAL;
+    if (status) return status;
+    p.best.score.excess_bytes = MEMOI_ROWS_WORST;
+    if (desc->swap->rows) {
+        memoi_rows_take(&p, desc->swap);
+        (void)memoi_rows_try(&p);
+    } else if (desc->is_alpha_only)
+        (void)memoi_rows_try_alphas(&p);
+    else
+        memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+    if (score->excess_bytes <= 0) *step_s = score->step_s;
+    memoi_rows_destroy(&p);
+    return status;
+}
+
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     memoi_rows_planner p;
