@@ -220,7 +220,8 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
 } memo_swap_limit;
 
 typedef struct memo_swap_plan {
@@ -238,6 +239,7 @@ typedef struct memo_swap_plan {
     double recompute_s;   /* recomputation in all micro-batches, part of step_s */
     double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
     int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
@@ -370,7 +372,8 @@ typedef struct memo_session memo_session;
  * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
  * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
  * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
- * two.  The states of a layer are on the device between begin and end of the layer.  States of
+ * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * states of a layer are on the device between begin and end of the layer.  States of
  * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
  * LAST are there from the end of the last forward to the end of the first backward.  One layer is
  * open at a time.
@@ -891,7 +894,7 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them; to write, bytes NULL is zero, as all are at first.  They are read and
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.  They are read and
  * written where they lie, without room on the device.  Waits for the compute stream and for all
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
@@ -5057,6 +5060,7 @@ typedef struct memoi_rows_clock {
     memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update after the micro-batches */
+    double copied_bytes[2];         /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
@@ -5148,6 +5152,7 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
     const double rate = is_file
                             ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
                             : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
                        memoi_rows_over((double)n_bytes, rate));
 }
@@ -5305,7 +5310,7 @@ MEMOI void memoi_rows_between(void* clock, int32_t turn) {
 
 /* What a micro-batch took, and how late its copies began, summed. */
 typedef struct memoi_rows_pace {
-    double compute_s, stall_s, late_s;
+    double compute_s, stall_s, late_s, copied_bytes[2];
 } memoi_rows_pace;
 
 MEMOI int memoi_rows_are_near(double a, double b) {
@@ -5318,12 +5323,14 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
     const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
     c->late_s = 0;
     if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
     memob_walk_batch(walk);
     pace->compute_s = c->compute_s - begin_s;
     pace->stall_s = c->stall_s - stalled_s;
     pace->late_s = c->late_s;
+    for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
     return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
@@ -5336,12 +5343,14 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     double more_s = 0, end_s;
     int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
-    c->stall_s = 0;
+    c->stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
     for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
          n_walked++)
         is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
     c->stall_s += (n - 1 - n_walked) * pace.stall_s;
     more_s = (n - 1 - n_walked) * pace.compute_s;
+    for (int way = 0; way < 2; way++)
+        c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
@@ -5377,6 +5386,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
+        for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes) {
@@ -5402,6 +5412,7 @@ typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
     double step_s, stall_s, recompute_s, update_s;
+    double copied_bytes[2]; /* in a step: to the host, to the device */
     double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
     double lifted_bytes; /* of the memory whose limit is lifted */
 } memoi_rows_score;
@@ -5911,6 +5922,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
+    memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6279,6 +6291,9 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         desc->to_file_bytes_per_s *= factor;
         desc->from_file_bytes_per_s *= factor;
         return desc->spill_bytes > 0;
+    case MEMO_SWAP_LIMIT_UPDATE:
+        desc->update_host_s_per_byte /= factor;
+        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -6322,14 +6337,44 @@ MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
                  : other);
 }
 
+/* A limit that is a rate.  saved: by twice as much, as a share of the step. */
+MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, double saved) {
+    static const char* const names[] = {"", "bandwidth is the limit; a link", "", "",
+                                        "the disk is the limit; one",
+                                        "the update on the host is the limit; one"};
+    plan->limit = limit;
+    snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
+             names[limit], 100 * saved);
+}
+
+/* Names the rate that limits the step of given rows, if one does. */
+MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
+                                             MEMO_SWAP_LIMIT_UPDATE};
+    const memo_swap_plan_desc* desc = p->desc;
+    double most = MEMOI_ROWS_GAIN;
+    memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
+    for (int i = 0; i < 3 && plan->step_s > 0; i++) {
+        memo_swap_plan_desc wider = *desc;
+        double saved = 0;
+        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->desc = &wider;
+        memoi_rows_time_kinds(p);
+        memoi_rows_score_trial(p);
+        saved = 1 - p->trial.score.step_s / plan->step_s;
+        if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
+    }
+    p->desc = desc;
+    memoi_rows_time_kinds(p);
+}
+
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
                                              MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
-    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
-                                        "the disk"}; /* of memo_swap_limit */
+                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
+                                             MEMO_SWAP_LIMIT_UPDATE};
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -6341,7 +6386,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
@@ -6354,13 +6399,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
-    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
-        snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+    if (limit != MEMO_SWAP_LIMIT_HOST_MEMORY && limit != MEMO_SWAP_LIMIT_DEVICE_MEMORY)
+        memoi_rows_name_rate(plan, limit, saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 "%s is the limit; %s more would save %.2g%% of the step",
+                 limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? "host memory" : "device memory",
                  memob_bytes_text(bytes, memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY
                                                                ? p->desc->host_bytes
                                                                : p->desc->device_bytes,
@@ -6412,6 +6456,8 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
     plan->spill_bytes = score->sizes.spill_bytes;
+    plan->to_host_bytes = (int64_t)score->copied_bytes[0];
+    plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
     if (plan->n_spilled_layers)
         plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
@@ -6491,7 +6537,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
         memoi_rows_tell(desc, &p.trial.score, *plan);
-        memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
+        memoi_rows_name_given(&p, *plan);
     }
     memoi_rows_destroy(&p);
     if (status) {
@@ -7597,6 +7643,13 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
+        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+        if ((desc->states[i].kinds & ends) == ends)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
+                                 "be two states; keep what both use in memory of the trainer, or "
+                                 "declare one of each",
+                                 (int)i);
         s->states_table[i] = desc->states[i];
         if (!desc->states[i].kinds)
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
@@ -8139,6 +8192,11 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+        return MEMOB_INVALID(error,
+                             "memo_session_write_state: state %d is a gradient, which a backward "
+                             "sets to zero; write it between begin and end of a backward",
+                             (int)state);
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
@@ -9438,7 +9496,7 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first one's streams */
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
@@ -10259,10 +10317,17 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (!is_optimal) memoi_put_bytes(text, " ", addresses->lower_bound_bytes);
     memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
     memoi_put_bytes(text, " of ", plan->host_budget_bytes);
-    memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+    if (plan->times) {
+        memo_text_put(text, ", %s to the host",
+                      memob_bytes_text(bytes, (double)plan->times->to_host_bytes));
+        memo_text_put(text, " and %s back in a step",
+                      memob_bytes_text(bytes, (double)plan->times->to_device_bytes));
+    } else
+        memo_text_put(text, ", %s of rows moved each way",
+                      memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
     if (plan->sizes.n_spilled_layers)
-        memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
+        memo_text_put(text, ", %d %s through a file of %s", (int)plan->sizes.n_spilled_layers,
+                      plan->swap.n_slices > 1 ? "slices of layers" : "layers",
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
     memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
 
@@ -10429,6 +10494,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
+    const memo_stream* streams = NULL; /* of copies, which shapes share */
     memo_status status;
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -10455,6 +10521,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        if (s->states) streams = s->states->engine.streams + MEMOB_SWAP_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -10464,10 +10531,10 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (s->states)
-            memcpy(swap.copy_streams, s->states->engine.streams + MEMOB_SWAP_TO_HOST,
-                   sizeof swap.copy_streams);
+        if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
+        if (!status && !streams && s->part->swap->engine.streams[MEMOB_SWAP_TO_HOST])
+            streams = s->part->swap->engine.streams + MEMOB_SWAP_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;

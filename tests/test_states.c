@@ -273,6 +273,11 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         }
         if (!plan->fits) continue;
         simulate_steps(&times, plan, &step_s, &update_s);
+        CHECK_CASE(plan->times->to_host_bytes == times.copied_bytes[0] &&
+                       plan->times->to_device_bytes == times.copied_bytes[1],
+                   "case %lld: %lld and %lld bytes, not %lld and %lld", (long long)i,
+                   (long long)plan->times->to_host_bytes, (long long)plan->times->to_device_bytes,
+                   (long long)times.copied_bytes[0], (long long)times.copied_bytes[1]);
         const double whole_s = plan->times->step_s;
         const double off = fabs((step_s + update_s) / whole_s - 1);
         n_streamed += plan->n_streamed > 0;
@@ -324,7 +329,7 @@ static double step_within(trainer* t, const memo_profile* profile, const int64_t
 
 /* With more memory on the device, on the host or in a file no plan is slower. */
 TEST(more_memory_is_never_slower) {
-    const int n = memo_test_all() ? 2000 : 12;
+    const int n = memo_test_all() ? 2000 : 24;
     int n_faster = 0, n_slower = 0, n_none = 0;
     double worst = 1;
     for (int i = 0; i < n; i++) {
@@ -359,7 +364,7 @@ TEST(more_memory_is_never_slower) {
 
 /* PLANNED updates where the predicted step is shorter, or where only that fits. */
 TEST(the_update_is_planned_where_it_is_faster) {
-    int n_on_host = 0, n_on_device = 0;
+    int n_on_host = 0, n_on_device = 0, n_limits = 0;
     for (int i = 0; i < 24; i++) {
         memo_step_plan* plans[3] = {NULL, NULL, NULL};
         double step_s[3];
@@ -380,11 +385,15 @@ TEST(the_update_is_planned_where_it_is_faster) {
         CHECK_CASE(step_s[0] <= 1.002 * fmin(step_s[1], step_s[2]),
                    "case %d: %g, device %g, host %g", i, step_s[0], step_s[1], step_s[2]);
         n_on_host += plans[0]->update_is_on_host;
+        n_limits += plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE;
+        if (plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE)
+            expect_words(plans[MEMO_UPDATE_HOST], "the update on the host is the limit; one twice ");
         n_on_device += !plans[0]->update_is_on_host;
         for (int on = 0; on < 3; on++) memo_step_plan_destroy(plans[on]);
     }
-    CHECK_CASE(n_on_host > 3 && n_on_device > 3, "%d on the host, %d on the device", n_on_host,
-               n_on_device);
+    CHECK_CASE(n_on_host > 3 && n_on_device > 3 && n_limits > 3,
+               "%d on the host, %d on the device, %d limited by the host", n_on_host, n_on_device,
+               n_limits);
 }
 
 /* Also by a checked session.  A plan needs the functions that its sessions call. */
@@ -961,6 +970,9 @@ TEST(bad_states_are_refused) {
     WITH(t.states[0].size_bytes, -8,
          CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
                      "states[0].size_bytes: -8"));
+    WITH(t.states[0].kinds, MEMO_STATE_FIRST | MEMO_STATE_LAST | 1,
+         CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
+                     "states[0].kinds: FIRST and LAST, which would be two states"));
     WITH(t.states[0].size_bytes, (int64_t)1 << 61,
          CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
                      "states[0].size_bytes"));
@@ -1042,6 +1054,8 @@ TEST(misused_states_of_a_session_are_errors) {
                 INVALID_ARGUMENT, "layer");
     CHECK_ERROR(memo_session_write_state(s, 0, 0, t.states[0].size_bytes - 7, words, 8, &error),
                 INVALID_ARGUMENT, "offset_bytes: 8 bytes from byte");
+    CHECK_ERROR(memo_session_write_state(s, 0, 1, 0, words, 8, &error), INVALID_ARGUMENT,
+                "state 1 is a gradient");
     (void)memo_session_begin(s, NULL);
     CHECK_ERROR(memo_session_write_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
                 "between micro-batches");

@@ -221,7 +221,7 @@ rates_give_times() { # test
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
     fails $tiny --dry-run --type fp8 --cluster a100
     expect_err '--type fp8 has no effect with this --cluster, whose GPUs have none; h100, h200 or b200 would work'
-    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, rtx5090 or 3090-pcie' $tiny --cluster z80
 }
 
 # A run of 1M tokens is refused by cuDNN's deterministic backward, which is named; what is offered works.  Longest is found by

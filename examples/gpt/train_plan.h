@@ -158,6 +158,13 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
     return policy == MEMO_POLICY_ALPHA || n_kept < n;
 }
 
+/* Returns "48 GB/s each way", or both rates. */
+static const char* link_text(const train_options* o) {
+    const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
+    return to_host == to_device ? text_of("%.4g GB/s each way", to_host)
+                                : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
+}
+
 /* ---- output --------------------------------------------------------------------------------- */
 
 /* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
@@ -232,8 +239,12 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
         printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
                bytes_name(p->addresses->lower_bound_bytes));
     printf(", %s of rows moved in a step", bytes_name(moved_bytes(o, p)));
+    if (p->times && p->n_streamed)
+        printf(" and %s of states",
+               bytes_name(p->times->to_host_bytes + p->times->to_device_bytes - moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
-        printf(", the first %d layers' through a file of %s", (int)p->sizes.n_spilled_layers,
+        printf(", the first %d %s' through a file of %s", (int)p->sizes.n_spilled_layers,
+               p->swap.n_slices > 1 ? "slices of layers" : "layers",
                bytes_name(p->sizes.spill_bytes));
     printf("\n");
 
