@@ -240,7 +240,7 @@ typedef struct memo_swap_plan {
     double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
-    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
@@ -5413,8 +5413,8 @@ typedef struct memoi_rows_score {
     memo_swap_sizes sizes; /* of host memory and the file */
     double step_s, stall_s, recompute_s, update_s;
     double copied_bytes[2]; /* in a step: to the host, to the device */
-    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
-    double lifted_bytes; /* of the memory whose limit is lifted */
+    double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+    double lifted_bytes;    /* of the memory whose limit is lifted */
 } memoi_rows_score;
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
@@ -6339,9 +6339,9 @@ MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
 
 /* A limit that is a rate.  saved: by twice as much, as a share of the step. */
 MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, double saved) {
-    static const char* const names[] = {"", "bandwidth is the limit; a link", "", "",
-                                        "the disk is the limit; one",
-                                        "the update on the host is the limit; one"};
+    static const char* const names[] = {
+        "", "bandwidth is the limit; a link", "",
+        "", "the disk is the limit; one",     "the update on the host is the limit; one"};
     plan->limit = limit;
     snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
              names[limit], 100 * saved);
@@ -6371,10 +6371,9 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
-    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
-                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
-                                             MEMO_SWAP_LIMIT_UPDATE};
+    static const memo_swap_limit limits[] = {
+        MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
+        MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -9496,7 +9495,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first one's streams */
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
+         k--) { /* later ones use the first one's streams */
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
@@ -10122,13 +10122,15 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
                                            &best_s, error);
     for (stride /= 2; stride && !status; stride /= 2) {
         n = best;
-        status = memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
+        status =
+            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
         if (!status)
             status =
                 memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
     }
-    if (status || best == least) return status;
-    return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    if (status) return status;
+    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
@@ -10168,8 +10170,8 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
         const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
         if (from == most || !best.plan.sizes.n_spilled_layers) continue;
-        status = memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best,
-                                           error);
+        status =
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
     }
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;

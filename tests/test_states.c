@@ -387,7 +387,8 @@ TEST(the_update_is_planned_where_it_is_faster) {
         n_on_host += plans[0]->update_is_on_host;
         n_limits += plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE;
         if (plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE)
-            expect_words(plans[MEMO_UPDATE_HOST], "the update on the host is the limit; one twice ");
+            expect_words(plans[MEMO_UPDATE_HOST],
+                         "the update on the host is the limit; one twice ");
         n_on_device += !plans[0]->update_is_on_host;
         for (int on = 0; on < 3; on++) memo_step_plan_destroy(plans[on]);
     }

@@ -124,7 +124,8 @@ static const option option_table[] = {
      "(default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
-     "of it, attention 0.6, and its backward 0.55; of h100, h200 and gh200 it takes fractions that were "
+     "of it, attention 0.6, and its backward 0.55; of h100, h200 and gh200 it takes fractions that "
+     "were "
      "measured on an H200 with 16K to 128K keys in sight, and beyond those of the nearest (default "
      "of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",

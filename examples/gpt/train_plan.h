@@ -161,8 +161,9 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
 /* Returns "48 GB/s each way", or both rates. */
 static const char* link_text(const train_options* o) {
     const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
-    return to_host == to_device ? text_of("%.4g GB/s each way", to_host)
-                                : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
+    return to_host == to_device
+               ? text_of("%.4g GB/s each way", to_host)
+               : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
 }
 
 /* ---- output --------------------------------------------------------------------------------- */

@@ -87,7 +87,7 @@ typedef struct memo_swap_plan {
     double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
-    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;

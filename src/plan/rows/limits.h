@@ -73,9 +73,9 @@ MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
 
 /* A limit that is a rate.  saved: by twice as much, as a share of the step. */
 MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, double saved) {
-    static const char* const names[] = {"", "bandwidth is the limit; a link", "", "",
-                                        "the disk is the limit; one",
-                                        "the update on the host is the limit; one"};
+    static const char* const names[] = {
+        "", "bandwidth is the limit; a link", "",
+        "", "the disk is the limit; one",     "the update on the host is the limit; one"};
     plan->limit = limit;
     snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
              names[limit], 100 * saved);
@@ -105,10 +105,9 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
-    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
-                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
-                                             MEMO_SWAP_LIMIT_UPDATE};
+    static const memo_swap_limit limits[] = {
+        MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
+        MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];

@@ -612,13 +612,15 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
                                            &best_s, error);
     for (stride /= 2; stride && !status; stride /= 2) {
         n = best;
-        status = memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
+        status =
+            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
         if (!status)
             status =
                 memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
     }
-    if (status || best == least) return status;
-    return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    if (status) return status;
+    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
@@ -658,8 +660,8 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
         const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
         if (from == most || !best.plan.sizes.n_spilled_layers) continue;
-        status = memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best,
-                                           error);
+        status =
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
     }
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;
