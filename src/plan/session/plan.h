@@ -670,7 +670,8 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host && (!plan->fits || s->is_measured))
+    if (!status && may_host &&
+        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
