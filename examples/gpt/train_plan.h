@@ -115,18 +115,20 @@ static int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes >
 static memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
                               const memo_profile* profile, const int64_t* rows,
                               memo_step_plan** plan, memo_error* error) {
-    const memo_session_desc session = train_session(o, policy);
+    memo_session_desc session = train_session(o, policy);
     train_device device;
     gpt_desc desc = {0};
     memo_status status;
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
+    session.log = starting_log();
     desc.config = train_config(o);
     desc.session = &session;
     desc.kernels = &device.kernels;
     desc.most_slices = most_slices;
     desc.rows = rows;
     status = gpt_plan(&desc, profile, plan, NULL, error);
+    starting_end(session.log);
     train_device_close(&device);
     if (status) return status;
     (*plan)->host_bytes += train_staged_bytes(o);
