@@ -220,7 +220,8 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
 } memo_swap_limit;
 
 typedef struct memo_swap_plan {
@@ -238,7 +239,8 @@ typedef struct memo_swap_plan {
     double recompute_s;   /* recomputation in all micro-batches, part of step_s */
     double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
-    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
+    int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
@@ -370,7 +372,8 @@ typedef struct memo_session memo_session;
  * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
  * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
  * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
- * two.  The states of a layer are on the device between begin and end of the layer.  States of
+ * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * states of a layer are on the device between begin and end of the layer.  States of
  * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
  * LAST are there from the end of the last forward to the end of the first backward.  One layer is
  * open at a time.
@@ -891,7 +894,7 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them; to write, bytes NULL is zero, as all are at first.  They are read and
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.  They are read and
  * written where they lie, without room on the device.  Waits for the compute stream and for all
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
@@ -1463,19 +1466,19 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 }
 
 /* When planning ends. */
-typedef struct memoi_clock {
+typedef struct memoi_time_limit {
     double deadline;
     const int32_t* stop; /* of the caller; NULL: none */
-} memoi_clock;
+} memoi_time_limit;
 
-MEMOI int memoi_clock_is_over(const memoi_clock* clock) {
+MEMOI int memoi_time_is_over(const memoi_time_limit* clock) {
     return memob_now_s() > clock->deadline ||
            (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
 }
 
 /* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
 typedef struct memoi_effort {
-    memoi_clock clock;
+    memoi_time_limit clock;
     int64_t nodes_left; /* of each thread */
     int64_t n_nodes;    /* spent */
     int64_t n_before;   /* spent before, by those who gave this share */
@@ -1491,7 +1494,7 @@ MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
 }
 
 MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
-    return effort->nodes_left <= 0 || memoi_clock_is_over(&effort->clock);
+    return effort->nodes_left <= 0 || memoi_time_is_over(&effort->clock);
 }
 
 /* So many nodes of the effort; the caller spends those that are used. */
@@ -1919,7 +1922,7 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    const memoi_clock* clock;
+    const memoi_time_limit* clock;
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -1935,7 +1938,7 @@ typedef struct memoi_greedy {
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem,
-                              const memoi_clock* clock) {
+                              const memoi_time_limit* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
@@ -1953,7 +1956,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 /* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
 MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
     const double now = memob_now_s(), n = (double)greedy->problem->n_items;
-    return memoi_clock_is_over(greedy->clock) ||
+    return memoi_time_is_over(greedy->clock) ||
            (n_placed >= MEMOI_GREEDY_PACE &&
             begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
@@ -2326,7 +2329,7 @@ MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
 MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
     for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memoi_clock_is_over(greedy->clock))) break;
+        if (k > 0 && (best->peak <= target || memoi_time_is_over(greedy->clock))) break;
         if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
         memoi_solution_offer(greedy->problem, greedy->offsets, best);
     }
@@ -2337,14 +2340,14 @@ MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_s
  * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
  * with sweeps.  A run is given up as soon as it would last too long. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
-                                     int64_t target, const memoi_clock* clock, memoi_solution* best,
-                                     memo_error* error) {
+                                     int64_t target, const memoi_time_limit* clock,
+                                     memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
         ok = memoi_greedy_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        if (MEMOI_WITHOUT(orders) || memoi_clock_is_over(clock)) break;
+        if (MEMOI_WITHOUT(orders) || memoi_time_is_over(clock)) break;
         memoi_greedy_rank(&greedy, run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
@@ -2528,7 +2531,7 @@ typedef struct memoi_search {
     memoi_tightness tightness;
     int32_t use_weights;
     int64_t n_nodes, node_stop;
-    const memoi_clock* clock;
+    const memoi_time_limit* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
@@ -2590,7 +2593,7 @@ enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 /* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
  * frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
-                              const memoi_clock* clock) {
+                              const memoi_time_limit* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     int listed;
@@ -3100,7 +3103,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 16 == 0) {
-        if (memoi_clock_is_over(search->clock)) search->is_out_of_time = 1;
+        if (memoi_time_is_over(search->clock)) search->is_out_of_time = 1;
         if (search->answered &&
             __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
@@ -3519,7 +3522,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (memoi_clock_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        if (memoi_time_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
         memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
         memoi_solution_offer(problem, around.greedy.offsets, best);
     }
@@ -3682,7 +3685,7 @@ MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n
     int64_t n_places = 0, n_spent = 0;
     e->n_looks = 0;
     for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
-        if (n_places % MEMOI_CLOCK == 0 && memoi_clock_is_over(&effort->clock)) break;
+        if (n_places % MEMOI_CLOCK == 0 && memoi_time_is_over(&effort->clock)) break;
         if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
             e->n_waiting++;
             break;
@@ -3747,12 +3750,12 @@ typedef struct memoi_mip {
     int64_t n_pairs;
     lprec* lp;
     double scale; /* from units to what lp_solve sees */
-    const memoi_clock* clock;
+    const memoi_time_limit* clock;
 } memoi_mip;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memoi_clock_is_over(((const memoi_mip*)user)->clock);
+    return memoi_time_is_over(((const memoi_mip*)user)->clock);
 }
 
 /* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
@@ -3839,7 +3842,7 @@ MEMOI int memoi_mip_stack(const memoi_problem* problem, const memob_keyed* order
     return 1;
 }
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
@@ -3900,7 +3903,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_cloc
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
                                   memoi_solution* best, memo_error* error) {
     (void)problem;
     (void)clock;
@@ -4285,8 +4288,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
         return status;
     for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
         status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort,
-                                  loop->best, error);
+                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
     return status;
 }
 
@@ -5057,6 +5059,7 @@ typedef struct memoi_rows_clock {
     memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update after the micro-batches */
+    double copied_bytes[2];         /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
@@ -5148,6 +5151,7 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
     const double rate = is_file
                             ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
                             : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
                        memoi_rows_over((double)n_bytes, rate));
 }
@@ -5305,7 +5309,7 @@ MEMOI void memoi_rows_between(void* clock, int32_t turn) {
 
 /* What a micro-batch took, and how late its copies began, summed. */
 typedef struct memoi_rows_pace {
-    double compute_s, stall_s, late_s;
+    double compute_s, stall_s, late_s, copied_bytes[2];
 } memoi_rows_pace;
 
 MEMOI int memoi_rows_are_near(double a, double b) {
@@ -5318,12 +5322,14 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
     const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
     c->late_s = 0;
     if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
     memob_walk_batch(walk);
     pace->compute_s = c->compute_s - begin_s;
     pace->stall_s = c->stall_s - stalled_s;
     pace->late_s = c->late_s;
+    for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
     return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
@@ -5336,12 +5342,14 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     double more_s = 0, end_s;
     int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
-    c->stall_s = 0;
+    c->stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
     for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
          n_walked++)
         is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
     c->stall_s += (n - 1 - n_walked) * pace.stall_s;
     more_s = (n - 1 - n_walked) * pace.compute_s;
+    for (int way = 0; way < 2; way++)
+        c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
@@ -5377,6 +5385,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
+        for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes) {
@@ -5402,8 +5411,9 @@ typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
     double step_s, stall_s, recompute_s, update_s;
-    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
-    double lifted_bytes; /* of the memory whose limit is lifted */
+    double copied_bytes[2]; /* in a step: to the host, to the device */
+    double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+    double lifted_bytes;    /* of the memory whose limit is lifted */
 } memoi_rows_score;
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
@@ -5911,6 +5921,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
+    memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6279,6 +6290,9 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         desc->to_file_bytes_per_s *= factor;
         desc->from_file_bytes_per_s *= factor;
         return desc->spill_bytes > 0;
+    case MEMO_SWAP_LIMIT_UPDATE:
+        desc->update_host_s_per_byte /= factor;
+        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -6322,14 +6336,43 @@ MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
                  : other);
 }
 
+/* A limit that is a rate.  saved: by twice as much, as a share of the step. */
+MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, double saved) {
+    static const char* const names[] = {
+        "", "bandwidth is the limit; a link", "",
+        "", "the disk is the limit; one",     "the update on the host is the limit; one"};
+    plan->limit = limit;
+    snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
+             names[limit], 100 * saved);
+}
+
+/* Names the rate that limits the step of given rows, if one does. */
+MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
+                                             MEMO_SWAP_LIMIT_UPDATE};
+    const memo_swap_plan_desc* desc = p->desc;
+    double most = MEMOI_ROWS_GAIN;
+    memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
+    for (int i = 0; i < 3 && plan->step_s > 0; i++) {
+        memo_swap_plan_desc wider = *desc;
+        double saved = 0;
+        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->desc = &wider;
+        memoi_rows_time_kinds(p);
+        memoi_rows_score_trial(p);
+        saved = 1 - p->trial.score.step_s / plan->step_s;
+        if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
+    }
+    p->desc = desc;
+    memoi_rows_time_kinds(p);
+}
+
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
-    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
-                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
-    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
-                                        "the disk"}; /* of memo_swap_limit */
+    static const memo_swap_limit limits[] = {
+        MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
+        MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -6341,7 +6384,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
@@ -6354,13 +6397,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
-    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
-        snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+    if (limit != MEMO_SWAP_LIMIT_HOST_MEMORY && limit != MEMO_SWAP_LIMIT_DEVICE_MEMORY)
+        memoi_rows_name_rate(plan, limit, saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 "%s is the limit; %s more would save %.2g%% of the step",
+                 limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? "host memory" : "device memory",
                  memob_bytes_text(bytes, memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY
                                                                ? p->desc->host_bytes
                                                                : p->desc->device_bytes,
@@ -6412,6 +6454,8 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
     plan->spill_bytes = score->sizes.spill_bytes;
+    plan->to_host_bytes = (int64_t)score->copied_bytes[0];
+    plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
     if (plan->n_spilled_layers)
         plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
@@ -6452,6 +6496,28 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
+ * if nothing fits.  The whole search saves a few percent more. */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    const memo_status status = memoi_rows_create(desc, &p, error);
+    const memoi_rows_score* score = &p.best.score;
+    *step_s = HUGE_VAL;
+    if (status) return status;
+    p.best.score.excess_bytes = MEMOI_ROWS_WORST;
+    if (desc->swap->rows) {
+        memoi_rows_take(&p, desc->swap);
+        (void)memoi_rows_try(&p);
+    } else if (desc->is_alpha_only)
+        (void)memoi_rows_try_alphas(&p);
+    else
+        memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+    if (score->excess_bytes <= 0) *step_s = score->step_s;
+    memoi_rows_destroy(&p);
+    return status;
+}
+
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     memoi_rows_planner p;
@@ -6469,7 +6535,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
         memoi_rows_tell(desc, &p.trial.score, *plan);
-        memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
+        memoi_rows_name_given(&p, *plan);
     }
     memoi_rows_destroy(&p);
     if (status) {
@@ -7578,6 +7644,13 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
+        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+        if ((desc->states[i].kinds & ends) == ends)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
+                                 "be two states; keep what both use in memory of the trainer, or "
+                                 "declare one of each",
+                                 (int)i);
         s->states_table[i] = desc->states[i];
         if (!desc->states[i].kinds)
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
@@ -8120,6 +8193,11 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+        return MEMOB_INVALID(error,
+                             "memo_session_write_state: state %d is a gradient, which a backward "
+                             "sets to zero; write it between begin and end of a backward",
+                             (int)state);
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
@@ -9419,7 +9497,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
+         k--) { /* later ones use the first one's streams */
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
@@ -9603,6 +9682,10 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
         memob_swap_placement placement; /* it may need more than there is: see judge */
         status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
         memob_swap_placement_free(&placement);
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) { /* a file would give layers back too early */
+            status = MEMO_STATUS_OK;
+            swap->n_host_layers = 0;
+        }
     }
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
@@ -9928,7 +10011,51 @@ typedef struct memoi_session_streams {
     memo_step_plan plan; /* a copy of its numbers */
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
+    int64_t other_bytes; /* of the device, beside states and activations */
 } memoi_session_streams;
+
+/* Streams the first n states of layers, and spills so many. */
+MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
+                                            int is_on_host, memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    plan->update_is_on_host = is_on_host;
+    plan->n_streamed = n;
+    plan->n_spilled = n_spilled;
+    return memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
+}
+
+/* Sets the seconds of a step with the streamed states of the plan, by a short search for rows, or
+ * with the stage's rows if the policy gives them; infinite if it does not fit. */
+MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, double* step_s,
+                                     memo_error* error) {
+    const memo_policy policy = s->desc.policy;
+    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+    const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    memoi_session_costs costs;
+    memo_status status = memoi_session_cost(s, &costs, error);
+    *step_s = HUGE_VAL;
+    if (s->limit_bytes && left_bytes <= 0) return status;
+    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
+    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
+    if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
+    if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
+    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+}
+
+/* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
+ * fits, and its seconds; infinite: none.  Tries a 16th of n more at a time. */
+MEMOI memo_status memoi_session_spill(memo_session* s, int64_t n, int64_t other_bytes,
+                                      int64_t* n_spilled, double* step_s, memo_error* error) {
+    const int on_host = s->part->plan->update_is_on_host;
+    const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
+    memo_status status;
+    *n_spilled = memob_min(*n_spilled, most);
+    for (;; *n_spilled = memob_min(*n_spilled + n / 16 + 1, most)) {
+        status = memoi_session_set_streams(s, n, *n_spilled, on_host, error);
+        if (!status) status = memoi_session_rank(s, other_bytes, step_s, error);
+        if (status || *step_s < HUGE_VAL || *n_spilled == most) return status;
+    }
+}
 
 /* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
  * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
@@ -9937,38 +10064,80 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
                                             int is_on_host, memoi_session_streams* best,
                                             memo_error* error) {
     const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
-    const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
     memo_step_plan* plan = s->part->plan;
-    int64_t rows_bytes = 0;
     double step_s;
-    memo_status status;
-    plan->update_is_on_host = is_on_host;
-    plan->n_streamed = n;
-    for (n_spilled = memob_min(n_spilled, most);;
-         n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
-        plan->n_spilled = n_spilled;
-        status = memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
-        if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
-            continue;
+    memo_status status =
+        memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host, error);
+    if (!status) status = memoi_session_choose(s, error);
+
+    /* The host or the disk lacks memory: spill more states. */
+    if (!status && !plan->fits && plan->n_spilled < most &&
+        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
+        const int64_t other_bytes =
+            s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+        int64_t n_more = plan->n_spilled + 1;
+        status = memoi_session_spill(s, n, other_bytes, &n_more, &step_s, error);
         if (!status) status = memoi_session_choose(s, error);
-        rows_bytes = plan->host_bytes - s->states_sizes.host_bytes;
-        if (status || plan->fits || n_spilled == most ||
-            (s->limit_bytes && s->peak_bytes > s->limit_bytes))
-            break;
     }
 
     /* Without times the first that fits is the best. */
     step_s = plan->times ? plan->times->step_s : 0;
-    best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
+    best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return status;
+    best->other_bytes = s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
     best->plan = *plan;
     best->step_s = step_s;
     return status;
 }
 
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit; else the
- * fewest with which the rest fits, or more if the step is then faster; or all, with the update on
- * the host. */
+/* Tries n streamed states, by a short search. */
+MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t other_bytes,
+                                            int64_t least, int64_t* best, double* best_s,
+                                            memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    int64_t n_spilled = 0;
+    double step_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    if (n >= least && n <= n_all)
+        status = memoi_session_spill(s, n, other_bytes, &n_spilled, &step_s, error);
+    if (step_s >= *best_s * (1 - MEMOI_SESSION_GAIN)) return status;
+    *best = n;
+    *best_s = step_s;
+    return status;
+}
+
+/* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
+ * more at a time, then finer beside the best. */
+MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
+                                            memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t least = streams->plan.n_streamed, other_bytes = streams->other_bytes;
+    int64_t stride = 1, n, best = least;
+    double best_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    while (stride * 16 <= n_all) stride *= 2;
+    memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
+                      (long long)n_all);
+    status = memoi_session_try_streams(s, least, other_bytes, least, &best, &best_s, error);
+    for (n = stride; n < n_all + stride && !status; n += stride)
+        status = memoi_session_try_streams(s, memob_min(n, n_all), other_bytes, least, &best,
+                                           &best_s, error);
+    for (stride /= 2; stride && !status; stride /= 2) {
+        n = best;
+        status =
+            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
+        if (!status)
+            status =
+                memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
+    }
+    if (status) return status;
+    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
+}
+
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
+ * activations; else those with which the step is shortest, its update included; or all, with the
+ * update on the host. */
 MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
@@ -9983,9 +10152,11 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     status = memoi_session_choose_with(s, n, 0, 0, &best, error);
-    if (status || plan->fits || !n_all || s->desc.states_stay) return status;
+    if (status || !n_all || s->desc.states_stay) return status;
+    if (plan->fits && (!plan->times || (!plan->times->stall_s && !plan->times->recompute_s)))
+        return status;
 
-    /* What is not states takes the same bytes, whatever is streamed. */
+    /* The fewest that fit: what is not states takes the same bytes, whatever is streamed. */
     rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
@@ -9996,14 +10167,13 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     }
 
     /* More room for activations, on the device or on the host, may be worth more copies. */
-    for (int trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
-        const int64_t n_streamed = best.plan.n_streamed, n_spilled = best.plan.n_spilled;
-        const int64_t most = trial < 2 ? n_all : n_streamed;
-        const int64_t from = trial < 2 ? n_streamed : n_spilled;
-        const int64_t next = trial & 1 ? most : (from + most) / 2;
-        if (from == most || (trial >= 2 && !best.plan.sizes.n_spilled_layers)) continue;
-        status = trial < 2 ? memoi_session_choose_with(s, next, 0, 0, &best, error)
-                           : memoi_session_choose_with(s, n_streamed, next, 0, &best, error);
+    if (!status && s->is_measured && best.step_s < HUGE_VAL)
+        status = memoi_session_stream_more(s, &best, error);
+    for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
+        const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
+        if (from == most || !best.plan.sizes.n_spilled_layers) continue;
+        status =
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
     }
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;
@@ -10012,7 +10182,8 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host && (!plan->fits || s->is_measured))
+    if (!status && may_host &&
+        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
@@ -10151,10 +10322,17 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (!is_optimal) memoi_put_bytes(text, " ", addresses->lower_bound_bytes);
     memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
     memoi_put_bytes(text, " of ", plan->host_budget_bytes);
-    memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+    if (plan->times) {
+        memo_text_put(text, ", %s to the host",
+                      memob_bytes_text(bytes, (double)plan->times->to_host_bytes));
+        memo_text_put(text, " and %s back in a step",
+                      memob_bytes_text(bytes, (double)plan->times->to_device_bytes));
+    } else
+        memo_text_put(text, ", %s of rows moved each way",
+                      memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
     if (plan->sizes.n_spilled_layers)
-        memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
+        memo_text_put(text, ", %d %s through a file of %s", (int)plan->sizes.n_spilled_layers,
+                      plan->swap.n_slices > 1 ? "slices of layers" : "layers",
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
     memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
 
@@ -10321,6 +10499,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
+    const memo_stream* streams = NULL; /* of copies, which shapes share */
     memo_status status;
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -10347,6 +10526,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        if (s->states) streams = s->states->engine.streams + MEMOB_SWAP_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -10356,10 +10536,10 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (s->states)
-            memcpy(swap.copy_streams, s->states->engine.streams + MEMOB_SWAP_TO_HOST,
-                   sizeof swap.copy_streams);
+        if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
+        if (!status && !streams && s->part->swap->engine.streams[MEMOB_SWAP_TO_HOST])
+            streams = s->part->swap->engine.streams + MEMOB_SWAP_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;

@@ -2530,6 +2530,41 @@ TEST(measuring_takes_few_events) {
     }
 }
 
+static int n_created_streams;
+static memo_status counted_stream(void* context, const char* name, int32_t priority,
+                                  memo_stream* stream, memo_error* e) {
+    n_created_streams++;
+    return watched->stream_create(context, name, priority, stream, e);
+}
+
+/* All shapes copy on the same two streams. */
+TEST(shapes_share_streams) {
+    own_step_plan* plan = NULL;
+    memo_session* s = NULL;
+    model m;
+    tight_model(&m);
+    m.desc.policy = MEMO_POLICY_SWAP;
+    m.desc.device_bytes = 0;
+    m.desc.shapes = m.shapes;
+    m.desc.n_shapes = 3;
+    for (int k = 0; k < 3; k++) m.shapes[k] = (memo_shape){64 - 16 * k, 0};
+    open_device(&m, 1 << 20, 0);
+    watched = m.host;
+    memo_device table = *m.host;
+    table.stream_create = counted_stream;
+    m.desc.device = &table;
+    n_created_streams = 0;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
+    CHECK_IS(n_created_streams, ==, 2);
+    for (int32_t k = 0; k < 3; k++) {
+        const memo_batch batch = {.shape = k};
+        CHECK_OK(memo_session_run(s, &batch, &error));
+    }
+    memo_session_destroy(s);
+    close_device(&m);
+}
+
 /* A kernel that takes long, and the frees of device memory before it ends. */
 static int is_running, n_early_frees;
 static memo_status run_long(void* arguments, memo_error* e) {

@@ -273,6 +273,11 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         }
         if (!plan->fits) continue;
         simulate_steps(&times, plan, &step_s, &update_s);
+        CHECK_CASE(plan->times->to_host_bytes == times.copied_bytes[0] &&
+                       plan->times->to_device_bytes == times.copied_bytes[1],
+                   "case %lld: %lld and %lld bytes, not %lld and %lld", (long long)i,
+                   (long long)plan->times->to_host_bytes, (long long)plan->times->to_device_bytes,
+                   (long long)times.copied_bytes[0], (long long)times.copied_bytes[1]);
         const double whole_s = plan->times->step_s;
         const double off = fabs((step_s + update_s) / whole_s - 1);
         n_streamed += plan->n_streamed > 0;
@@ -291,9 +296,75 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
                worst);
 }
 
+/* The least of each budget and what keeps everything, for random budgets between the two. */
+typedef struct memories {
+    int64_t least[3], most[3]; /* device, host, file */
+} memories;
+
+static memories memories_of(trainer* t) {
+    memories m = {{0, 0, 0}, {0, 0, 0}};
+    memo_session_desc d = t->desc;
+    d.policy = MEMO_POLICY_KEEP;
+    d.device_bytes = 0;
+    own_step_plan* keep = step_plan_of(&d, NULL);
+    d.policy = MEMO_POLICY_MEMO;
+    d.device_bytes = 1;
+    own_step_plan* least = step_plan_of(&d, NULL);
+    m.least[0] = least->device_bytes;
+    m.most[0] = keep->device_bytes + keep->device_bytes / 8;
+    m.most[1] = least->host_bytes + least->host_bytes / 2;
+    return m;
+}
+
+/* What a step takes in these budgets; infinite: it does not fit. */
+static double step_within(trainer* t, const memo_profile* profile, const int64_t* budgets) {
+    memo_session_desc d = t->desc;
+    d.device_bytes = budgets[0];
+    d.host_bytes = budgets[1];
+    d.disk_bytes = budgets[2];
+    d.spill_directory = budgets[2] ? memo_test_folder() : NULL;
+    own_step_plan* plan = step_plan_of(&d, profile);
+    return plan && plan->fits ? plan->times->step_s : HUGE_VAL;
+}
+
+/* With more memory on the device, on the host or in a file no plan is slower, but for what the search leaves: a thousandth. */
+TEST(more_memory_is_never_slower) {
+    const int n = memo_test_all() ? 2000 : 24;
+    int n_faster = 0, n_slower = 0, n_none = 0;
+    double worst = 1;
+    for (int i = 0; i < n; i++) {
+        trainer t;
+        timed times;
+        random_times(&t, &times);
+        t.desc.micro_batches = (int32_t)memo_test_int(0, 3);
+        const memories m = memories_of(&t);
+        int64_t small[3], large[3];
+        small[0] = memo_test_int(m.least[0], m.most[0]);
+        small[1] = memo_test_int(0, 1) ? 0 : memo_test_int(m.most[1] / 8, m.most[1]);
+        small[2] = small[1] && memo_test_int(0, 1) ? 1 + memo_test_int(0, m.most[1]) : 0;
+        memcpy(large, small, sizeof large);
+        for (int k = 0; k < 3; k++)
+            if (small[k] && memo_test_int(0, 1)) large[k] += memo_test_int(0, small[k]);
+        const double small_s = step_within(&t, &times.times, small);
+        const double large_s = step_within(&t, &times.times, large);
+        n_none += small_s >= HUGE_VAL;
+        n_faster += large_s < small_s;
+        if (large_s > small_s * (1 + 1e-9)) {
+            n_slower++;
+            worst = fmax(worst, large_s / small_s);
+            printf("# pair %d: %lld, %lld, %lld: %g s; %lld, %lld, %lld: %g s\n", i,
+                   (long long)small[0], (long long)small[1], (long long)small[2], small_s,
+                   (long long)large[0], (long long)large[1], (long long)large[2], large_s);
+        }
+    }
+    printf("# %d of %d pairs faster, %d slower, by at most %g; %d do not fit\n", n_faster, n,
+           n_slower, worst, n_none);
+    CHECK_CASE(worst < 1.002 && n_slower <= n / 10, "%d pairs slower, by %g", n_slower, worst);
+}
+
 /* PLANNED updates where the predicted step is shorter, or where only that fits. */
 TEST(the_update_is_planned_where_it_is_faster) {
-    int n_on_host = 0, n_on_device = 0;
+    int n_on_host = 0, n_on_device = 0, n_limits = 0;
     for (int i = 0; i < 24; i++) {
         memo_step_plan* plans[3] = {NULL, NULL, NULL};
         double step_s[3];
@@ -314,11 +385,16 @@ TEST(the_update_is_planned_where_it_is_faster) {
         CHECK_CASE(step_s[0] <= 1.002 * fmin(step_s[1], step_s[2]),
                    "case %d: %g, device %g, host %g", i, step_s[0], step_s[1], step_s[2]);
         n_on_host += plans[0]->update_is_on_host;
+        n_limits += plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE;
+        if (plans[MEMO_UPDATE_HOST]->times->limit == MEMO_SWAP_LIMIT_UPDATE)
+            expect_words(plans[MEMO_UPDATE_HOST],
+                         "the update on the host is the limit; one twice ");
         n_on_device += !plans[0]->update_is_on_host;
         for (int on = 0; on < 3; on++) memo_step_plan_destroy(plans[on]);
     }
-    CHECK_CASE(n_on_host > 3 && n_on_device > 3, "%d on the host, %d on the device", n_on_host,
-               n_on_device);
+    CHECK_CASE(n_on_host > 3 && n_on_device > 3 && n_limits > 3,
+               "%d on the host, %d on the device, %d limited by the host", n_on_host, n_on_device,
+               n_limits);
 }
 
 /* Also by a checked session.  A plan needs the functions that its sessions call. */
@@ -895,6 +971,9 @@ TEST(bad_states_are_refused) {
     WITH(t.states[0].size_bytes, -8,
          CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
                      "states[0].size_bytes: -8"));
+    WITH(t.states[0].kinds, MEMO_STATE_FIRST | MEMO_STATE_LAST | 1,
+         CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
+                     "states[0].kinds: FIRST and LAST, which would be two states"));
     WITH(t.states[0].size_bytes, (int64_t)1 << 61,
          CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
                      "states[0].size_bytes"));
@@ -976,6 +1055,8 @@ TEST(misused_states_of_a_session_are_errors) {
                 INVALID_ARGUMENT, "layer");
     CHECK_ERROR(memo_session_write_state(s, 0, 0, t.states[0].size_bytes - 7, words, 8, &error),
                 INVALID_ARGUMENT, "offset_bytes: 8 bytes from byte");
+    CHECK_ERROR(memo_session_write_state(s, 0, 1, 0, words, 8, &error), INVALID_ARGUMENT,
+                "state 1 is a gradient");
     (void)memo_session_begin(s, NULL);
     CHECK_ERROR(memo_session_write_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
                 "between micro-batches");

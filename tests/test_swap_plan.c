@@ -1234,7 +1234,7 @@ TEST(reasons_are_named) {
     p.swap.rows = rows;
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
     memset(rows, 0, sizeof rows);
-    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "the rows are given");
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "with these rows");
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */

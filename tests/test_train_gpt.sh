@@ -218,10 +218,29 @@ rates_give_times() { # test
     expect_out '^budget .*device 80.0 GiB.* copies 48 GB/s each way' '^profile   estimated: 989 TFLOP/s'
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --policy alpha --flops 100 --device-memory 70GiB
     expect_out '^budget .*device 70.0 GiB' '^profile   estimated: 100 TFLOP/s'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha
+    expect_out '^budget .*device 95.0 GiB, host 447.0 GiB, copies 170 GB/s to the host, 412 GB/s back' '^profile .*; copies 170 GB/s to the host, 412 GB/s back'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha --link-bandwidth 50GB
+    expect_out '^budget .* copies 50 GB/s each way'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
     fails $tiny --dry-run --type fp8 --cluster a100
-    expect_err '--type fp8 has no effect with this --cluster, whose GPUs have none; h100, h200 or b200 would work'
-    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
+    expect_err '--type fp8 has no effect with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work'
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, rtx5090 or 3090-pcie' $tiny --cluster z80
+}
+
+# The rate of a dry run covers the whole step: each micro-batch costs as much, the update is shared by all of them.
+rates_cover_micro_batches_and_update() { # test
+    large="--dry-run --cluster h200 --deterministic 0 --type bf16 --states bf16 --random-tokens --vocabulary 32000 --hidden 4096 --heads 32
+        --layers 8 --seq 8192 --batch 1 --tile 4096 --device-memory 12GiB"
+    before=0
+    for n in 1 8 64; do
+        works $large --accumulate $n
+        awk -v n=$n -v before=$before '/^predicted / { step = $2; for (i = 1; i < NF; i++) if ($i == "recomputing,") update = $(i + 1) }
+            /^rate / { rate = $2; expected = n * 8192 / (1e-3 * step) }
+            END { exit !(update > 0 && rate > expected * 0.999 && rate < expected * 1.001 && rate > before) }' out || fail "$n: $(grep '^pred\|^rate' out)"
+        before=$(sed -n 's/^rate *\([0-9]*\).*/\1/p' out)
+    done
+    expect_out '^predicted [0-9.]* ms a step, .* ms in the update; [0-9.]* ms a micro-batch' ' of rows moved in a step and [0-9.]* GiB of states'
 }
 
 # A run of 1M tokens is refused by cuDNN's deterministic backward, which is named; what is offered works.  Longest is found by

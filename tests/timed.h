@@ -8,6 +8,7 @@
 typedef struct timed {
     memo_session_desc* desc; /* its `user` is this */
     memo_profile times;
+    int64_t copied_bytes[2]; /* in the last step of simulate_steps: to the host, to the device */
 } timed;
 
 static void take_time(const timed* t, double duration_s) {
@@ -130,6 +131,11 @@ static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s,
         if (!strcmp(memo_schedule_op_name(schedule, i), "update on host"))
             schedule->ops[i].duration_s =
                 p->update_host_s_per_byte * (double)schedule->ops[i].link_bytes;
+    t->copied_bytes[0] = t->copied_bytes[1] = 0;
+    for (int64_t i = marks[0] + 1; i <= marks[2]; i++)
+        for (int way = 0; way < 2; way++)
+            if (!strcmp(memo_schedule_op_name(schedule, i), way ? "to device" : "to host"))
+                t->copied_bytes[way] += schedule->ops[i].link_bytes;
     own_times* times = times_of(schedule);
     *step_s = times->end_s[marks[1]] - times->end_s[marks[0]];
     *update_s = times->end_s[marks[2]] - times->end_s[marks[1]];

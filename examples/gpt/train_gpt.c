@@ -59,7 +59,7 @@ static void print_model(const train_options* o) {
            o->device_memory ? bytes_name(o->device_memory) : "unlimited",
            o->host_memory ? bytes_name(o->host_memory) : "unlimited");
     if (o->link_bandwidth)
-        printf("%.4g GB/s each way", 1e-9 * (double)o->link_bandwidth);
+        printf("%s", link_text(o));
     else
         printf("as fast as memory");
     if (o->spill && o->host_memory)

@@ -25,6 +25,7 @@ typedef struct train_options {
     long long link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     double flops;      /* in a dry run: peak of a device, TFLOP/s; 0: the default */
     long long cluster; /* in a dry run: 1 + index in clusters; 0: none */
+    int has_own_link;  /* with cluster: --link-bandwidth is given, too */
     long long layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
         mlp_columns, slice_rows;
     long long window, documents, separator;
@@ -123,12 +124,14 @@ static const option option_table[] = {
      "(default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
-     "of it, attention 0.6, and its backward 0.55; of h100 and h200 it takes fractions that were "
+     "of it, attention 0.6, and its backward 0.55; of h100, h200 and gh200 it takes fractions that "
+     "were "
      "measured on an H200 with 16K to 128K keys in sight, and beyond those of the nearest (default "
      "of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
-     "of a dry run from this GPU: a800, a100, h100, h200, b200 or 3090-pcie"},
+     "of a dry run from this GPU: a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, "
+     "rtx5090 or 3090-pcie"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes.  They must be of the "
      "same model on the same device: the file has rows and names of tensors, which are compared, "
@@ -560,9 +563,17 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
 static void train_take_cluster(train_options* o) {
     const cluster_preset* c = &clusters[o->cluster - 1];
     if (o->flops <= 0) o->flops = c->flops;
-    if (!o->link_bandwidth) o->link_bandwidth = (int64_t)(1e9 * c->host_link);
+    o->has_own_link = o->link_bandwidth > 0;
+    if (!o->has_own_link) o->link_bandwidth = (int64_t)(1e9 * fmin(c->to_host, c->to_device));
     if (!o->device_memory) o->device_memory = (int64_t)c->memory << 30;
     if (!o->host_memory) o->host_memory = (int64_t)c->host << 30;
+}
+
+/* Bytes a second of copies to the host, or to the device; 0: as fast as memory. */
+static double train_link(const train_options* o, int to_device) {
+    const cluster_preset* c = &clusters[o->cluster ? o->cluster - 1 : 0];
+    if (!o->cluster || o->has_own_link) return (double)o->link_bandwidth;
+    return 1e9 * (to_device ? c->to_device : c->to_host);
 }
 
 /* Refuses --update host if an option or the program needs the states on the device. */
@@ -600,7 +611,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
         {!o->is_dry_run && o->cluster, "--cluster",
          "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
         {o->type == 2 && o->cluster && !(clusters[o->cluster - 1].fp8 > 0), "--type fp8",
-         "with this --cluster, whose GPUs have none; h100, h200 or b200 would work"},
+         "with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work"},
         {o->is_dry_run && o->profile && o->flops > 0, o->cluster ? "--cluster" : "--flops",
          "with --profile, which has the times"},
 #ifndef TRAIN_CUDNN

@@ -115,18 +115,20 @@ static int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes >
 static memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
                               const memo_profile* profile, const int64_t* rows,
                               memo_step_plan** plan, memo_error* error) {
-    const memo_session_desc session = train_session(o, policy);
+    memo_session_desc session = train_session(o, policy);
     train_device device;
     gpt_desc desc = {0};
     memo_status status;
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
+    session.log = starting_log();
     desc.config = train_config(o);
     desc.session = &session;
     desc.kernels = &device.kernels;
     desc.most_slices = most_slices;
     desc.rows = rows;
     status = gpt_plan(&desc, profile, plan, NULL, error);
+    starting_end(session.log);
     train_device_close(&device);
     if (status) return status;
     (*plan)->host_bytes += train_staged_bytes(o);
@@ -156,6 +158,14 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
     if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
     while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
     return policy == MEMO_POLICY_ALPHA || n_kept < n;
+}
+
+/* Returns "48 GB/s each way", or both rates. */
+static const char* link_text(const train_options* o) {
+    const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
+    return to_host == to_device
+               ? text_of("%.4g GB/s each way", to_host)
+               : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
 }
 
 /* ---- output --------------------------------------------------------------------------------- */
@@ -232,8 +242,12 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
         printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
                bytes_name(p->addresses->lower_bound_bytes));
     printf(", %s of rows moved in a step", bytes_name(moved_bytes(o, p)));
+    if (p->times && p->n_streamed)
+        printf(" and %s of states",
+               bytes_name(p->times->to_host_bytes + p->times->to_device_bytes - moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
-        printf(", the first %d layers' through a file of %s", (int)p->sizes.n_spilled_layers,
+        printf(", the first %d %s' through a file of %s", (int)p->sizes.n_spilled_layers,
+               p->swap.n_slices > 1 ? "slices of layers" : "layers",
                bytes_name(p->sizes.spill_bytes));
     printf("\n");
 

@@ -130,7 +130,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     if (o->link_bandwidth) {
         memo_profile_transfer* copy = &profile->copies[1];
         copy->size_bytes = o->link_bandwidth;
-        copy->out_s = copy->back_s = 1;
+        copy->out_s = (double)copy->size_bytes / train_link(o, 0);
+        copy->back_s = (double)copy->size_bytes / train_link(o, 1);
     }
 }
 
@@ -178,7 +179,7 @@ static void print_estimate(const train_options* o) {
     else if (o->type == 2)
         printf("FP8 counted as bf16, --cluster would give its rate; ");
     if (o->link_bandwidth)
-        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+        printf("copies %s\n", link_text(o));
     else
         printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
 }

@@ -103,7 +103,7 @@ static void progress_end(const progress* p) {
     fflush(stdout);
 }
 
-/* What a session logs while it measures and takes memory: on a terminal, one line that is rewritten
+/* What a session logs while it measures, plans and takes memory: on a terminal, one line that is rewritten
  * and then cleared. */
 static void starting_write(void* user, const char* message) {
     (void)user;

@@ -19,27 +19,43 @@
  *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100
  *                   share; for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
  * Host memory: a GPU's share of 2 TiB a node, as in a DGX of 8 GPUs and in the MEMO paper's
- * cluster; of 256 GiB for four 3090, as assumed here.
+ * cluster; of 256 GiB for four 3090, and 128 GiB for a 4090 or 5090, as assumed here.
  * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port,
- * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
+ * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes.
+ *
+ * GH200 (data sheet: 96 GB of HBM3 at 4000 GB/s, 480 GB of LPDDR5X): copies of pinned memory over
+ * NVLink-C2C, whose 450 GB/s each way they do not reach, as published: 412 GB/s to the device and
+ * 170 GB/s back.
+ * GB200 (GB200 NVL72 data sheet: 186 GB at 8000 GB/s, 2500 and 5000 TFLOP/s dense): two GPUs share
+ * a Grace with 480 GB and its 450 GB/s each way, of which 0.75 is assumed.
+ * rtx4090 (Ada white paper) and rtx5090 (RTX Blackwell white paper): products that add up in fp32,
+ * 165 and 209.5 TFLOP/s, in FP8 330 and 419; memory 1008 and 1792 GB/s; PCIe 4.0 and 5.0 x16.
+ * GB10 (DGX Spark data sheet: 1 PFLOP/s of sparse FP4, 128 GB at 273 GB/s): an eighth of it in
+ * bf16, and copies that read and write one memory, which the device and the host halve here. */
 typedef struct cluster_preset {
     const char* name;
-    double per_node;                               /* GPUs */
-    double memory;                                 /* GiB of a GPU */
-    double flops;                                  /* peak of a GPU, TFLOP/s */
-    double link, nic, memory_bandwidth, host_link; /* GB/s of a GPU, each way */
-    double shared_bus;                             /* 0 or 1 */
-    double host;                                   /* GiB of the node's memory, of a GPU */
-    double processors;                             /* multiprocessors of a GPU */
-    double fp8;                                    /* as flops, in FP8; 0: none */
+    double per_node;                    /* GPUs */
+    double memory;                      /* GiB of a GPU */
+    double flops;                       /* peak of a GPU, TFLOP/s */
+    double link, nic, memory_bandwidth; /* GB/s of a GPU, each way */
+    double to_host, to_device;          /* GB/s of a GPU's copies */
+    double shared_bus;                  /* 0 or 1 */
+    double host;                        /* GiB of the node's memory, of a GPU */
+    double processors;                  /* multiprocessors of a GPU */
+    double fp8;                         /* as flops, in FP8; 0: none */
 } cluster_preset;
 static const cluster_preset clusters[] = {
-    {"a800", 8, 80, 312, 150, 20, 1500, 10, 0, 256, 108, 0},
-    {"a100", 8, 80, 312, 225, 20, 1500, 12, 0, 256, 108, 0},
-    {"h100", 8, 80, 989, 337, 40, 2500, 48, 0, 256, 132, 1979},
-    {"h200", 8, 139, 989, 337, 40, 3600, 48, 0, 256, 132, 1979},
-    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0, 256, 148, 4500},
-    {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1, 64, 82, 0}};
+    {"a800", 8, 80, 312, 150, 20, 1500, 10, 10, 0, 256, 108, 0},
+    {"a100", 8, 80, 312, 225, 20, 1500, 12, 12, 0, 256, 108, 0},
+    {"h100", 8, 80, 989, 337, 40, 2500, 48, 48, 0, 256, 132, 1979},
+    {"h200", 8, 139, 989, 337, 40, 3600, 48, 48, 0, 256, 132, 1979},
+    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 48, 0, 256, 148, 4500},
+    {"gh200", 1, 95, 989, 40, 40, 3000, 170, 412, 0, 447, 132, 1979},
+    {"gb200", 4, 184, 2500, 675, 40, 6000, 168, 168, 0, 223, 148, 5000},
+    {"gb10", 1, 59, 125, 20, 20, 204, 102, 102, 0, 59, 48, 250},
+    {"rtx4090", 1, 24, 165, 10, 10, 756, 24, 24, 0, 128, 128, 330},
+    {"rtx5090", 1, 32, 209.5, 10, 10, 1344, 48, 48, 0, 128, 170, 419},
+    {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 12, 1, 64, 82, 0}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 /* Returns the index of the preset; N_CLUSTERS if none has this name. */
@@ -62,7 +78,7 @@ typedef struct cluster_rates {
 /* Not measured: assumed. */
 static const cluster_rates cluster_assumed = {0, 0.75, 0.6, 0.55};
 
-/* Measured on one H200 in bf16, which computes as an H100: a product of 65536 x 4096 x 16384 by
+/* Measured on one H200 in bf16, which computes as an H100 and a GH200: a product of 65536 x 4096 x 16384 by
  * cuBLASLt, 721 TFLOP/s, and cuDNN's causal attention with heads of 128, 649 and 353, 601 and 520,
  * 555 and 526 TFLOP/s. */
 static const cluster_rates cluster_measured[] = {{16384, 721.0 / 989, 649.0 / 989, 353.0 / 989},
@@ -71,7 +87,8 @@ static const cluster_rates cluster_measured[] = {{16384, 721.0 / 989, 649.0 / 98
 enum { N_MEASURED = sizeof cluster_measured / sizeof *cluster_measured };
 
 static inline int cluster_is_measured(const cluster_preset* cluster) {
-    return cluster && (!strcmp(cluster->name, "h100") || !strcmp(cluster->name, "h200"));
+    return cluster && (!strcmp(cluster->name, "h100") || !strcmp(cluster->name, "h200") ||
+                       !strcmp(cluster->name, "gh200"));
 }
 
 /* Between two measured lengths the rates are linear in the logarithm; beyond, as at the nearest.

@@ -127,7 +127,7 @@ static inline memo_parallel_cluster cluster_of_preset(const cluster_preset* pres
     c.link_bytes_per_s = preset->link * 1e9;
     c.nic_bytes_per_s = preset->nic * 1e9;
     c.device_memory_bytes_per_s = preset->memory_bandwidth * 1e9;
-    c.host_bytes_per_s = preset->host_link * 1e9;
+    c.host_bytes_per_s = fmin(preset->to_host, preset->to_device) * 1e9;
     c.collective_s = c.block_s = 20e-6;
     return c;
 }

@@ -67,7 +67,8 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK /* reading and writing the file */
+    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
 } memo_swap_limit;
 
 typedef struct memo_swap_plan {
@@ -85,7 +86,8 @@ typedef struct memo_swap_plan {
     double recompute_s;   /* recomputation in all micro-batches, part of step_s */
     double alpha_step_s;  /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
-    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
+    int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;

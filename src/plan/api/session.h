@@ -107,7 +107,8 @@ typedef struct memo_session memo_session;
  * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
  * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
  * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
- * two.  The states of a layer are on the device between begin and end of the layer.  States of
+ * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * states of a layer are on the device between begin and end of the layer.  States of
  * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
  * LAST are there from the end of the last forward to the end of the first backward.  One layer is
  * open at a time.
@@ -628,7 +629,7 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them; to write, bytes NULL is zero, as all are at first.  They are read and
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.  They are read and
  * written where they lie, without room on the device.  Waits for the compute stream and for all
  * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
  * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);

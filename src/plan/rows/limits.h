@@ -25,6 +25,9 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         desc->to_file_bytes_per_s *= factor;
         desc->from_file_bytes_per_s *= factor;
         return desc->spill_bytes > 0;
+    case MEMO_SWAP_LIMIT_UPDATE:
+        desc->update_host_s_per_byte /= factor;
+        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -68,14 +71,43 @@ MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
                  : other);
 }
 
+/* A limit that is a rate.  saved: by twice as much, as a share of the step. */
+MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, double saved) {
+    static const char* const names[] = {
+        "", "bandwidth is the limit; a link", "",
+        "", "the disk is the limit; one",     "the update on the host is the limit; one"};
+    plan->limit = limit;
+    snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
+             names[limit], 100 * saved);
+}
+
+/* Names the rate that limits the step of given rows, if one does. */
+MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
+    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
+                                             MEMO_SWAP_LIMIT_UPDATE};
+    const memo_swap_plan_desc* desc = p->desc;
+    double most = MEMOI_ROWS_GAIN;
+    memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
+    for (int i = 0; i < 3 && plan->step_s > 0; i++) {
+        memo_swap_plan_desc wider = *desc;
+        double saved = 0;
+        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->desc = &wider;
+        memoi_rows_time_kinds(p);
+        memoi_rows_score_trial(p);
+        saved = 1 - p->trial.score.step_s / plan->step_s;
+        if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
+    }
+    p->desc = desc;
+    memoi_rows_time_kinds(p);
+}
+
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
-    static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
-                                             MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-                                             MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
-    static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
-                                        "the disk"}; /* of memo_swap_limit */
+    static const memo_swap_limit limits[] = {
+        MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
+        MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -87,7 +119,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
@@ -100,13 +132,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
-    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
-        snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+    if (limit != MEMO_SWAP_LIMIT_HOST_MEMORY && limit != MEMO_SWAP_LIMIT_DEVICE_MEMORY)
+        memoi_rows_name_rate(plan, limit, saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 "%s is the limit; %s more would save %.2g%% of the step",
+                 limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? "host memory" : "device memory",
                  memob_bytes_text(bytes, memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY
                                                                ? p->desc->host_bytes
                                                                : p->desc->device_bytes,
@@ -158,6 +189,8 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
     plan->spill_bytes = score->sizes.spill_bytes;
+    plan->to_host_bytes = (int64_t)score->copied_bytes[0];
+    plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
     if (plan->n_spilled_layers)
         plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
@@ -198,6 +231,28 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
+ * if nothing fits.  The whole search saves a few percent more. */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    const memo_status status = memoi_rows_create(desc, &p, error);
+    const memoi_rows_score* score = &p.best.score;
+    *step_s = HUGE_VAL;
+    if (status) return status;
+    p.best.score.excess_bytes = MEMOI_ROWS_WORST;
+    if (desc->swap->rows) {
+        memoi_rows_take(&p, desc->swap);
+        (void)memoi_rows_try(&p);
+    } else if (desc->is_alpha_only)
+        (void)memoi_rows_try_alphas(&p);
+    else
+        memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+    if (score->excess_bytes <= 0) *step_s = score->step_s;
+    memoi_rows_destroy(&p);
+    return status;
+}
+
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     memoi_rows_planner p;
@@ -215,7 +270,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
         memoi_rows_tell(desc, &p.trial.score, *plan);
-        memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
+        memoi_rows_name_given(&p, *plan);
     }
     memoi_rows_destroy(&p);
     if (status) {

@@ -15,8 +15,9 @@ typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
     double step_s, stall_s, recompute_s, update_s;
-    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
-    double lifted_bytes; /* of the memory whose limit is lifted */
+    double copied_bytes[2]; /* in a step: to the host, to the device */
+    double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+    double lifted_bytes;    /* of the memory whose limit is lifted */
 } memoi_rows_score;
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300

@@ -55,6 +55,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
+    memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less

@@ -61,6 +61,7 @@ typedef struct memoi_rows_clock {
     memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update after the micro-batches */
+    double copied_bytes[2];         /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
@@ -152,6 +153,7 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
     const double rate = is_file
                             ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
                             : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
                        memoi_rows_over((double)n_bytes, rate));
 }
@@ -309,7 +311,7 @@ MEMOI void memoi_rows_between(void* clock, int32_t turn) {
 
 /* What a micro-batch took, and how late its copies began, summed. */
 typedef struct memoi_rows_pace {
-    double compute_s, stall_s, late_s;
+    double compute_s, stall_s, late_s, copied_bytes[2];
 } memoi_rows_pace;
 
 MEMOI int memoi_rows_are_near(double a, double b) {
@@ -322,12 +324,14 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
     const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
     c->late_s = 0;
     if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
     memob_walk_batch(walk);
     pace->compute_s = c->compute_s - begin_s;
     pace->stall_s = c->stall_s - stalled_s;
     pace->late_s = c->late_s;
+    for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
     return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
@@ -340,12 +344,14 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     double more_s = 0, end_s;
     int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
-    c->stall_s = 0;
+    c->stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
     for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
          n_walked++)
         is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
     c->stall_s += (n - 1 - n_walked) * pace.stall_s;
     more_s = (n - 1 - n_walked) * pace.compute_s;
+    for (int way = 0; way < 2; way++)
+        c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
@@ -381,6 +387,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
+        for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes) {

@@ -261,6 +261,13 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
+        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+        if ((desc->states[i].kinds & ends) == ends)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
+                                 "be two states; keep what both use in memory of the trainer, or "
+                                 "declare one of each",
+                                 (int)i);
         s->states_table[i] = desc->states[i];
         if (!desc->states[i].kinds)
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);

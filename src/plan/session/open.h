@@ -7,6 +7,7 @@
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
+    const memo_stream* streams = NULL; /* of copies, which shapes share */
     memo_status status;
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -33,6 +34,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        if (s->states) streams = s->states->engine.streams + MEMOB_SWAP_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -42,10 +44,10 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (s->states)
-            memcpy(swap.copy_streams, s->states->engine.streams + MEMOB_SWAP_TO_HOST,
-                   sizeof swap.copy_streams);
+        if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
+        if (!status && !streams && s->part->swap->engine.streams[MEMOB_SWAP_TO_HOST])
+            streams = s->part->swap->engine.streams + MEMOB_SWAP_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;

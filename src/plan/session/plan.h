@@ -170,6 +170,10 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
         memob_swap_placement placement; /* it may need more than there is: see judge */
         status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
         memob_swap_placement_free(&placement);
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) { /* a file would give layers back too early */
+            status = MEMO_STATUS_OK;
+            swap->n_host_layers = 0;
+        }
     }
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
@@ -495,7 +499,51 @@ typedef struct memoi_session_streams {
     memo_step_plan plan; /* a copy of its numbers */
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
+    int64_t other_bytes; /* of the device, beside states and activations */
 } memoi_session_streams;
+
+/* Streams the first n states of layers, and spills so many. */
+MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
+                                            int is_on_host, memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    plan->update_is_on_host = is_on_host;
+    plan->n_streamed = n;
+    plan->n_spilled = n_spilled;
+    return memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
+}
+
+/* Sets the seconds of a step with the streamed states of the plan, by a short search for rows, or
+ * with the stage's rows if the policy gives them; infinite if it does not fit. */
+MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, double* step_s,
+                                     memo_error* error) {
+    const memo_policy policy = s->desc.policy;
+    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+    const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    memoi_session_costs costs;
+    memo_status status = memoi_session_cost(s, &costs, error);
+    *step_s = HUGE_VAL;
+    if (s->limit_bytes && left_bytes <= 0) return status;
+    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
+    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
+    if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
+    if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
+    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+}
+
+/* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
+ * fits, and its seconds; infinite: none.  Tries a 16th of n more at a time. */
+MEMOI memo_status memoi_session_spill(memo_session* s, int64_t n, int64_t other_bytes,
+                                      int64_t* n_spilled, double* step_s, memo_error* error) {
+    const int on_host = s->part->plan->update_is_on_host;
+    const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
+    memo_status status;
+    *n_spilled = memob_min(*n_spilled, most);
+    for (;; *n_spilled = memob_min(*n_spilled + n / 16 + 1, most)) {
+        status = memoi_session_set_streams(s, n, *n_spilled, on_host, error);
+        if (!status) status = memoi_session_rank(s, other_bytes, step_s, error);
+        if (status || *step_s < HUGE_VAL || *n_spilled == most) return status;
+    }
+}
 
 /* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
  * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
@@ -504,38 +552,80 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
                                             int is_on_host, memoi_session_streams* best,
                                             memo_error* error) {
     const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
-    const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
     memo_step_plan* plan = s->part->plan;
-    int64_t rows_bytes = 0;
     double step_s;
-    memo_status status;
-    plan->update_is_on_host = is_on_host;
-    plan->n_streamed = n;
-    for (n_spilled = memob_min(n_spilled, most);;
-         n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
-        plan->n_spilled = n_spilled;
-        status = memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
-        if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
-            continue;
+    memo_status status =
+        memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host, error);
+    if (!status) status = memoi_session_choose(s, error);
+
+    /* The host or the disk lacks memory: spill more states. */
+    if (!status && !plan->fits && plan->n_spilled < most &&
+        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
+        const int64_t other_bytes =
+            s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+        int64_t n_more = plan->n_spilled + 1;
+        status = memoi_session_spill(s, n, other_bytes, &n_more, &step_s, error);
         if (!status) status = memoi_session_choose(s, error);
-        rows_bytes = plan->host_bytes - s->states_sizes.host_bytes;
-        if (status || plan->fits || n_spilled == most ||
-            (s->limit_bytes && s->peak_bytes > s->limit_bytes))
-            break;
     }
 
     /* Without times the first that fits is the best. */
     step_s = plan->times ? plan->times->step_s : 0;
-    best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
+    best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return status;
+    best->other_bytes = s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
     best->plan = *plan;
     best->step_s = step_s;
     return status;
 }
 
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit; else the
- * fewest with which the rest fits, or more if the step is then faster; or all, with the update on
- * the host. */
+/* Tries n streamed states, by a short search. */
+MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t other_bytes,
+                                            int64_t least, int64_t* best, double* best_s,
+                                            memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    int64_t n_spilled = 0;
+    double step_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    if (n >= least && n <= n_all)
+        status = memoi_session_spill(s, n, other_bytes, &n_spilled, &step_s, error);
+    if (step_s >= *best_s * (1 - MEMOI_SESSION_GAIN)) return status;
+    *best = n;
+    *best_s = step_s;
+    return status;
+}
+
+/* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
+ * more at a time, then finer beside the best. */
+MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
+                                            memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t least = streams->plan.n_streamed, other_bytes = streams->other_bytes;
+    int64_t stride = 1, n, best = least;
+    double best_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    while (stride * 16 <= n_all) stride *= 2;
+    memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
+                      (long long)n_all);
+    status = memoi_session_try_streams(s, least, other_bytes, least, &best, &best_s, error);
+    for (n = stride; n < n_all + stride && !status; n += stride)
+        status = memoi_session_try_streams(s, memob_min(n, n_all), other_bytes, least, &best,
+                                           &best_s, error);
+    for (stride /= 2; stride && !status; stride /= 2) {
+        n = best;
+        status =
+            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
+        if (!status)
+            status =
+                memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
+    }
+    if (status) return status;
+    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
+}
+
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
+ * activations; else those with which the step is shortest, its update included; or all, with the
+ * update on the host. */
 MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
@@ -550,9 +640,11 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     status = memoi_session_choose_with(s, n, 0, 0, &best, error);
-    if (status || plan->fits || !n_all || s->desc.states_stay) return status;
+    if (status || !n_all || s->desc.states_stay) return status;
+    if (plan->fits && (!plan->times || (!plan->times->stall_s && !plan->times->recompute_s)))
+        return status;
 
-    /* What is not states takes the same bytes, whatever is streamed. */
+    /* The fewest that fit: what is not states takes the same bytes, whatever is streamed. */
     rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
@@ -563,14 +655,13 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     }
 
     /* More room for activations, on the device or on the host, may be worth more copies. */
-    for (int trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
-        const int64_t n_streamed = best.plan.n_streamed, n_spilled = best.plan.n_spilled;
-        const int64_t most = trial < 2 ? n_all : n_streamed;
-        const int64_t from = trial < 2 ? n_streamed : n_spilled;
-        const int64_t next = trial & 1 ? most : (from + most) / 2;
-        if (from == most || (trial >= 2 && !best.plan.sizes.n_spilled_layers)) continue;
-        status = trial < 2 ? memoi_session_choose_with(s, next, 0, 0, &best, error)
-                           : memoi_session_choose_with(s, n_streamed, next, 0, &best, error);
+    if (!status && s->is_measured && best.step_s < HUGE_VAL)
+        status = memoi_session_stream_more(s, &best, error);
+    for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
+        const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
+        if (from == most || !best.plan.sizes.n_spilled_layers) continue;
+        status =
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
     }
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;
@@ -579,7 +670,8 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host && (!plan->fits || s->is_measured))
+    if (!status && may_host &&
+        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;

@@ -795,7 +795,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
+         k--) { /* later ones use the first one's streams */
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);

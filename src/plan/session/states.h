@@ -270,6 +270,11 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+        return MEMOB_INVALID(error,
+                             "memo_session_write_state: state %d is a gradient, which a backward "
+                             "sets to zero; write it between begin and end of a backward",
+                             (int)state);
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,

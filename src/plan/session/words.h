@@ -30,10 +30,17 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (!is_optimal) memoi_put_bytes(text, " ", addresses->lower_bound_bytes);
     memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
     memoi_put_bytes(text, " of ", plan->host_budget_bytes);
-    memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+    if (plan->times) {
+        memo_text_put(text, ", %s to the host",
+                      memob_bytes_text(bytes, (double)plan->times->to_host_bytes));
+        memo_text_put(text, " and %s back in a step",
+                      memob_bytes_text(bytes, (double)plan->times->to_device_bytes));
+    } else
+        memo_text_put(text, ", %s of rows moved each way",
+                      memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
     if (plan->sizes.n_spilled_layers)
-        memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
+        memo_text_put(text, ", %d %s through a file of %s", (int)plan->sizes.n_spilled_layers,
+                      plan->swap.n_slices > 1 ? "slices of layers" : "layers",
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
     memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
 
