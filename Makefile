@@ -308,7 +308,7 @@ build/mpi/compiler: always
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
 build/mpi/tests/%: tests/%.c build/mpi/compiler Makefile
-	$(call build,-O2 -Itests $(ASSERTS))
+	$(call build,-O2 -Itests -Wno-unused-result $(ASSERTS))
 build/mpi/tests/%: override CC = $(MPICC)
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
