@@ -308,7 +308,7 @@ build/mpi/compiler: always
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
 build/mpi/tests/%: tests/%.c build/mpi/compiler Makefile
-	$(call build,-O2 -Itests $(ASSERTS))
+	$(call build,-O2 -Itests -Wno-unused-result $(ASSERTS))
 build/mpi/tests/%: override CC = $(MPICC)
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
@@ -324,11 +324,14 @@ build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
-		-fno-sanitize-recover=all $(ASSERTS) $< -o $@ -lm
+		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ -lm
 
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
 fuzz: ## fuzz descs, options, the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
+	@mkdir -p build/fuzz && echo 'int LLVMFuzzerTestOneInput(const char* d, long n) { return n < 0 && *d; }' >build/fuzz/probe.c
+	@clang -fsanitize=fuzzer,address build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null || \
+		{ echo "make $@: clang lacks libFuzzer (apt-get install libclang-rt-dev)" >&2; exit 1; }
 	@rm -f build/fuzz/*.passed
 	-@$(MAKE) --no-print-directory -k $(JOBS) $(FUZZERS:=.passed)
 	@failed=; for program in $(FUZZERS); do [ -e $$program.passed ] || failed="$$failed $${program##*/}"; done; \
@@ -346,6 +349,9 @@ build/fuzz/%.passed: build/fuzz/%
 		echo "$*: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
 		exit 1; \
 	fi
+
+portability: ## tests on ARM and on a big-endian machine under qemu, with musl, and the refusal of 32 bits
+	@sh scripts/portability.sh
 
 analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: each that is installed
 	@sh scripts/analyze.sh
@@ -404,4 +410,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
-	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help always
+	test-cuda bench-cuda test-mpi fuzz portability analyze coverage format format-check install uninstall setup clean help always

@@ -749,8 +749,8 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
         return MEMO_STATUS_COMM;
     }
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
-    /* MPI_Testall belongs to no communicator: MPI 4 reports its errors to MPI_COMM_SELF, earlier
-     * MPIs to MPI_COMM_WORLD, where an error ends the process by default. */
+    /* MPI_Testall belongs to no communicator: by MPI 4 its errors go to MPI_COMM_SELF, by MPI 3, and
+     * in MPICH 4.0.2, to MPI_COMM_WORLD.  There an error ends the process by default. */
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 
