@@ -3080,6 +3080,7 @@ typedef struct memoi_threads_group {
     memoi_threads_world* world;
     char name[64];
     int32_t n_ranks, n_left; /* n_left: ranks that have not destroyed the group */
+    int32_t* world_ranks;    /* by ranks of the group; NULL: the same */
     memob_arrays arrays;     /* all that follow, but messages */
     memoi_threads_rank* ranks;
     memoi_way* ways;         /* [sender * n_ranks + receiver] */
@@ -3105,9 +3106,23 @@ MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
+/* The number of a rank in errors.  That of a part is no process, so the world's is beside it. */
+typedef struct memoi_threads_number {
+    char text[48];
+} memoi_threads_number;
+MEMOI const char* memoi_threads_rank_text(memoi_threads_number* number,
+                                          const memoi_threads_rank* me, int32_t rank) {
+    const int32_t* world_ranks = me->group->world_ranks;
+    snprintf(number->text, sizeof number->text, world_ranks ? "%d (world rank %d)" : "%d",
+             (int)rank, world_ranks ? (int)world_ranks[rank] : 0);
+    return number->text;
+}
+
 MEMOI void memoi_threads_abort(memo_comm* comm) {
-    MEMOI_THREADS_FAIL((memoi_threads_rank*)comm->context, "rank %d of '%s' aborted it",
-                       (int)comm->rank, comm->name);
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_number number;
+    MEMOI_THREADS_FAIL(me, "rank %s of '%s' aborted it",
+                       memoi_threads_rank_text(&number, me, comm->rank), comm->name);
 }
 
 MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
@@ -3231,9 +3246,11 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
  * will or is late. */
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
-    const int is_send = message && message->is_send, rank = (int)me->table.rank;
+    const int is_send = message && message->is_send;
     const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[96], what[96];
+    char reason[512], where[112], what[128], started[112] = "";
+    memoi_threads_number own, other;
+    const char* rank = memoi_threads_rank_text(&own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
@@ -3241,27 +3258,27 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
     if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
 
     if (message) {
-        snprintf(where, sizeof where, "; rank %d %s", rank,
+        snprintf(where, sizeof where, "; rank %s %s", rank,
                  is_send ? "sends to it" : "receives from it");
-        snprintf(what, sizeof what, "%s %lld %s that rank %d %s", is_send ? "receive" : "send",
+        snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
                  (long long)message->count, memo_type_name(message->type), rank,
                  is_send ? "sends" : "receives");
-    } else {
-        snprintf(where, sizeof where, " in %s; rank %d has started %u collectives", call, rank,
+    } else { /* numbers of collectives say nothing of messages */
+        snprintf(where, sizeof where, " in %s; rank %s has started %u collectives", call, rank,
                  n_started);
         snprintf(what, sizeof what, "arrive at %s", call);
+        snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
+                 __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
+                 n_started);
     }
     if (is_lost)
-        MEMOI_THREADS_FAIL(me, "rank %d of '%s' is lost%s: %.400s", (int)peer, me->table.name,
-                           where, reason);
+        MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
+                           memoi_threads_rank_text(&other, me, peer), me->table.name, where,
+                           reason);
     else
-        MEMOI_THREADS_FAIL(
-            me,
-            "rank %d of '%s' did not %s within %g s; it has started %u collectives, rank %d has "
-            "started %u",
-            (int)peer, me->table.name, what, me->group->world->desc.timeout_s,
-            __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
-            n_started);
+        MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
+                           memoi_threads_rank_text(&other, me, peer), me->table.name, what,
+                           me->group->world->desc.timeout_s, started);
 }
 
 /* Meets the other ranks in a call.  Returns 0 if the world has failed. */
@@ -3321,9 +3338,11 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
                                  const memo_label* b, int32_t b_rank) {
     const char* field = memoi_comm_label_field(a, b);
+    memoi_threads_number numbers[2];
     if (!field || a->number != b->number) return 0;
-    MEMOI_THREADS_FAIL(me, "%s: rank %d and rank %d of '%s' disagree; all ranks must pass the same",
-                       field, (int)a_rank, (int)b_rank, me->table.name);
+    MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
+                       field, memoi_threads_rank_text(&numbers[0], me, a_rank),
+                       memoi_threads_rank_text(&numbers[1], me, b_rank), me->table.name);
     return 1;
 }
 
@@ -3332,14 +3351,16 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
                                   const memoi_message* received, uint32_t number) {
     const memo_message_call *from = &sent->call, *to = &received->call;
     char sent_for[64], received_for[64];
+    memoi_threads_number numbers[2];
     if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
     MEMOI_THREADS_FAIL(
         me,
-        "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
+        "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
         "'%s')",
-        (int)to->peer, (long long)from->count, memo_type_name(from->type),
-        memoi_comm_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)to->count,
+        memoi_threads_rank_text(&numbers[0], me, to->peer), (long long)from->count,
+        memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
+        memoi_threads_rank_text(&numbers[1], me, me->table.rank), (long long)to->count,
         memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
         me->table.name);
 }
@@ -3817,11 +3838,14 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     if (color >= 0 && memoi_threads_place(group, comm->rank, &n) == 0 &&
         memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
         made = memoi_threads_group_create(group->world, "threads ", name ? name : "part", n);
+        if (made) made->world_ranks = MEMOB_ARRAY(&made->arrays, int32_t, n);
         for (int32_t r = 0; r < group->n_ranks && made; r++) {
             memoi_threads_rank* from = &group->ranks[r];
-            if (from->color == color)
-                from->part =
-                    memoi_threads_sit(made, memoi_threads_place(group, r, &n), from->device);
+            const int32_t place = memoi_threads_place(group, r, &n);
+            if (from->color != color) continue;
+            if (made->world_ranks)
+                made->world_ranks[place] = group->world_ranks ? group->world_ranks[r] : r;
+            from->part = memoi_threads_sit(made, place, from->device);
         }
         memoi_threads_end_work(me, MEMOI_LANE_CALLER);
     }
@@ -4043,8 +4067,9 @@ MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* 
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
     if (!world->failure.status) {
-        memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
-                       me->name, (int)me->table.rank, why);
+        memo_error_set(&world->failure, MEMO_STATUS_COMM,
+                       "%s on '%s', rank %d (world rank %d): %.340s", what, me->name,
+                       (int)me->table.rank, (int)world->desc.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
@@ -4569,6 +4594,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     status = memoi_nccl_place(desc, &rank, &size, error);
     if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
+    world->desc.rank = rank; /* for errors */
     status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make("", desc->name ? desc->name : "nccl world", world, &me, error);

@@ -138,6 +138,32 @@ static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     return 1;
 }
 
+/* The number of a rank in errors.  That of a part is no process, so the world's is beside it, and
+ * beside the own one the host. */
+typedef struct comm_mpi_number {
+    char text[64 + MPI_MAX_PROCESSOR_NAME];
+} comm_mpi_number;
+static const char* comm_mpi_rank_text(comm_mpi_number* number, const comm_mpi* me, int32_t rank) {
+    char host[MPI_MAX_PROCESSOR_NAME + 1] = "";
+    MPI_Group part, world;
+    int rank_of_part = (int)rank, world_rank = (int)rank, world_size = 0, length;
+    if (MPI_Comm_group(me->mpi, &part) == MPI_SUCCESS) {
+        if (MPI_Comm_group(MPI_COMM_WORLD, &world) == MPI_SUCCESS) {
+            (void)MPI_Group_size(world, &world_size);
+            (void)MPI_Group_translate_ranks(part, 1, &rank_of_part, world, &world_rank);
+            MPI_Group_free(&world);
+        }
+        MPI_Group_free(&part);
+    }
+    if (rank == me->table.rank) (void)MPI_Get_processor_name(host, &length);
+    if (me->table.size == world_size)
+        snprintf(number->text, sizeof number->text, "%d", (int)rank);
+    else
+        snprintf(number->text, sizeof number->text, "%d (world rank %d%s%s)", (int)rank, world_rank,
+                 host[0] ? " on " : "", host);
+    return number->text;
+}
+
 /* The peer of the first message that is not through; requests lie as comm_mpi_exchange made
  * them. */
 static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
@@ -165,6 +191,7 @@ static int comm_mpi_is_wrong(const comm_mpi* me, const comm_mpi_message* message
                              const MPI_Status* statuses, int code, const char* what, char* text,
                              size_t text_bytes) {
     char reason[MPI_MAX_ERROR_STRING] = "";
+    comm_mpi_number own, other;
     int64_t i, begin;
     int length;
     for (i = 0; i < n; i++)
@@ -187,13 +214,15 @@ static int comm_mpi_is_wrong(const comm_mpi* me, const comm_mpi_message* message
                 MPI_Error_string(statuses->MPI_ERROR, reason, &length);
             if (error == MPI_SUCCESS || error == MPI_ERR_TRUNCATE)
                 snprintf(text, text_bytes,
-                         "rank %d of '%s' receives %d bytes from rank %d in %s, which sends %s: "
+                         "rank %s of '%s' receives %d bytes from rank %s in %s, which sends %s: "
                          "sizes differ",
-                         (int)me->table.rank, me->name, asked, (int)m->peer, what, reason);
+                         comm_mpi_rank_text(&own, me, me->table.rank), me->name, asked,
+                         comm_mpi_rank_text(&other, me, m->peer), what, reason);
             else
-                snprintf(text, text_bytes, "rank %d of '%s', %s rank %d in %s: %.200s",
-                         (int)me->table.rank, me->name,
-                         m->is_send ? "sending to" : "receiving from", (int)m->peer, what, reason);
+                snprintf(text, text_bytes, "rank %s of '%s', %s rank %s in %s: %.200s",
+                         comm_mpi_rank_text(&own, me, me->table.rank), me->name,
+                         m->is_send ? "sending to" : "receiving from",
+                         comm_mpi_rank_text(&other, me, m->peer), what, reason);
             return 1;
         }
     return 0;
@@ -265,7 +294,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     int64_t i, n_requests = 0;
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
-    char text[MPI_MAX_ERROR_STRING] = "", message[400];
+    char text[MPI_MAX_ERROR_STRING] = "", message[sizeof w->failure.message];
+    comm_mpi_number own, other;
 
     /* Start everything, in pieces whose size fits in an int. */
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
@@ -314,10 +344,9 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         if (comm_mpi_hears_alarm(w)) break;
 
         if (is_late) {
-            snprintf(message, sizeof message,
-                     "rank %d of '%s' waited %g s for rank %d in %s, its collective %lld",
-                     (int)me->table.rank, me->name, w->timeout_s,
-                     comm_mpi_awaited(messages, n, requests), what, (long long)me->n_collectives);
+            snprintf(message, sizeof message, "rank %s of '%s' waited %g s for rank %s in %s",
+                     comm_mpi_rank_text(&own, me, me->table.rank), me->name, w->timeout_s,
+                     comm_mpi_rank_text(&other, me, comm_mpi_awaited(messages, n, requests)), what);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }

@@ -512,6 +512,20 @@ static void splits_until_the_end(rank_case* c) {
     }
 }
 
+/* Ranks 1 and 3 are a part, in which the first one waits for the other. */
+static void split_and_wait(rank_case* c) {
+    static float x[MAX_RANKS];
+    const int32_t rank = c->comm->rank;
+    memo_error own;
+    memo_comm* part = NULL;
+    CHECK_OK(memo_comm_split(c->comm, rank % 2, 0, rank % 2 ? "odd" : "even", &part, &own));
+    if (rank == 1)
+        CHECK(may_be_late(
+            memo_comm_message(part, c->streams[0], 0, &x[rank], 1, MEMO_TYPE_F32, 1, &own)));
+    (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
+    memo_comm_destroy(part);
+}
+
 TEST(abort_during_splits_loses_nothing) {
     for (int trial = 0; trial < 15; trial++) {
         pthread_t thread;
@@ -521,6 +535,13 @@ TEST(abort_during_splits_loses_nothing) {
         pthread_join(thread, NULL);
         expect_failure(&g, "aborted", "threads world");
     }
+}
+
+/* The number of a rank in a part names no process, so the world's is beside it. */
+TEST(errors_of_parts_name_ranks_of_the_world) {
+    own_rig g = rig_of_timed(4, 0.2);
+    rig_run(&g, split_and_wait, 1);
+    expect_failure(&g, "rank 1 (world rank 3) of 'threads odd' is lost", "rank 0 (world rank 1)");
 }
 
 /* A split that one rank never calls. */

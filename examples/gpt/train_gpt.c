@@ -516,6 +516,7 @@ int main(int argc, char** argv) {
     /* Options. */
     memo_status status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
+    train_timeout_s = j.options.timeout;
     const int only_prints = j.options.is_help || j.options.is_version;
     if (!status && !only_prints) status = compute_check_stack(&error);
     if (!status && !only_prints) status = train_check_ranks(&j.options, &error);

@@ -39,6 +39,7 @@ typedef struct train_options {
     double dropout;
     long long steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
+    double timeout;                                  /* seconds */
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     const char *save, *resume;
     long long takes_changes;    /* with resume */
@@ -168,6 +169,9 @@ static const option option_table[] = {
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, 0, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},
+    {"--timeout", OPTION_REAL, OPTION_FIELD(timeout), 1, 1e6, 600, "SECONDS",
+     "how long a rank waits for another before the run ends with an error that names it; more than "
+     "one rank may lag behind, such as while it writes a checkpoint"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, 0, "N",
      "ranks that split the batch (default: the ranks that the other degrees leave)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, 0, "N",

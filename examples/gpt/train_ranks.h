@@ -25,7 +25,7 @@
 #include "comm_mpi.h"
 #endif
 
-#define TRAIN_TIMEOUT_S 600 /* longer than one rank may lag behind another */
+static double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
@@ -106,7 +106,7 @@ static memo_status train_join(memo_error* error) {
     if (train_world) return MEMO_STATUS_OK;
     desc.rank = (int32_t)train_place.rank;
     desc.size = (int32_t)train_place.size;
-    desc.timeout_s = TRAIN_TIMEOUT_S;
+    desc.timeout_s = train_timeout_s;
     desc.failed = train_lose_peer;
     memset(&now, 0, sizeof now);
     now.sa_handler = SIG_DFL;
@@ -177,7 +177,7 @@ static memo_status train_open_process(thread_ranks* team, const memo_host_device
 #ifdef TRAIN_MPI
     memo_status status = memo_host_device_create(desc, &team->devices[0], error);
     if (!status)
-        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], TRAIN_TIMEOUT_S, 0,
+        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], train_timeout_s, 0,
                                  &team->comms[0], error);
 #else
     memo_cuda_device_desc of_messages = MEMO_ZERO(memo_cuda_device_desc);
@@ -197,7 +197,7 @@ static memo_status train_open_process(thread_ranks* team, const memo_host_device
 static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
                                     int32_t n_ranks, memo_error* error) {
     memo_comm_threads_desc threads = MEMO_ZERO(memo_comm_threads_desc);
-    threads.timeout_s = TRAIN_TIMEOUT_S;
+    threads.timeout_s = train_timeout_s;
 #ifdef TRAIN_MPI
     return train_open_process(team, desc, error);
 #elif defined(TRAIN_NCCL)

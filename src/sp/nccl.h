@@ -138,8 +138,9 @@ MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* 
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
     if (!world->failure.status) {
-        memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
-                       me->name, (int)me->table.rank, why);
+        memo_error_set(&world->failure, MEMO_STATUS_COMM,
+                       "%s on '%s', rank %d (world rank %d): %.340s", what, me->name,
+                       (int)me->table.rank, (int)world->desc.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
@@ -664,6 +665,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     status = memoi_nccl_place(desc, &rank, &size, error);
     if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
+    world->desc.rank = rank; /* for errors */
     status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make("", desc->name ? desc->name : "nccl world", world, &me, error);
