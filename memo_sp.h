@@ -14,43 +14,38 @@
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of a sequence over the ranks of a mesh.  Each rank holds some of the
- * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
+ * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
+ * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
+ * (examples/10_ulysses_threads.c).
  *
- *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
- *                        memo_sp_attention_tensors* t, memo_error* error) {
+ *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream, const float* q,
+ *                        const float* k, const float* v, float* out, memo_error* error) {
  *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
- *         memo_sharding_desc sharding = {0};
- *         memo_sp_attention_desc desc = {0};
- *         memo_exchange_desc causal = {0};
- *         memo_sp_attention* attention = NULL;
- *         memo_exchange* exchange = NULL;
+ *         const int64_t documents[] = {0, 400, 1000};
+ *         memo_sequence_desc desc = {0};
+ *         memo_sequence* sequence = NULL;
  *         memo_status status;
- *         sharding.ring = mesh->degrees.ring;
- *         sharding.ulysses = mesh->degrees.ulysses;
- *         sharding.n_tokens = 1000;                          // any number; padded if necessary
- *         status = memo_sharding_make(&sharding, &desc.sharding, error);   // which rank holds what
  *         desc.device = device;
  *         desc.stream = stream;
- *         desc.ring = mesh->ring;
- *         desc.ulysses = mesh->ulysses;
+ *         desc.comm = comm;
+ *         desc.n_tokens = 1000;                            // any number; padded if necessary
+ *         desc.n_layers = 2;
  *         desc.n_q_heads = 8;
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
  *         desc.attention = memo_host_attention_functions(&local);
- *         desc.sends_again = 1;            // otherwise t->saved is required if ulysses > 1
- *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
- *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
- *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
+ *         status = memo_sequence_create(&desc, &sequence, error);                    // once
+ *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
+ *         for (int layer = 0; layer < 2 && !status; layer++)
+ *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
- *         memo_exchange_destroy(exchange);
- *         memo_sp_attention_destroy(attention);
+ *         memo_sequence_destroy(sequence);
  *         return status;
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
- *           12 experts
+ *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
@@ -1610,6 +1605,77 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
                                   const void* received, void* rows, int64_t row_elements,
                                   memo_type type, memo_error* error);
 
+/* ---- 13 sequence: attention of all layers in one object -----------------------------------------
+ *
+ * Chapters 3 and 7 in five calls: create an object once, begin each batch with its documents, and
+ * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
+ * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
+ * desc has one.  Long documents are cut zigzag, short ones stay on one rank: the sharding
+ * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ *
+ *     memo_sequence_create(&desc, &sequence, error);
+ *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
+ *                     memo_sequence_get_positions(sequence, positions);   // of the rank's rows
+ *                     for each layer: memo_sequence_attend(sequence, layer, q, k, v, out, error);
+ *     memo_sequence_destroy(sequence); */
+
+typedef struct memo_sequence_desc {
+    const memo_device* device;
+    memo_stream stream; /* runs the layers */
+    /* Ranks that share the sequence: memo_mesh.sequence, or a world; NULL: one.  Each runs of
+     * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
+    memo_comm* comm;
+    int32_t ulysses;
+    int64_t n_tokens;
+    int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
+    /* As in memo_sp_attention_desc. */
+    int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
+    memo_latent latent;
+    memo_type type;
+    float scale, softcap;
+    int32_t sends_again, rounds_gradients, ulysses_groups;
+    memo_attention attention;
+    int64_t window; /* a query sees fewer than `window` tokens back; 0: no limit */
+} memo_sequence_desc;
+
+typedef struct memo_sequence memo_sequence;
+
+/* All ranks of comm must call this, each from its thread, and wait for each other.  Allocates from
+ * the device: scratch, and for each layer its LSEs and saved tensors.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY, and errors of the device and of memo_comm. */
+MEMO_TRY memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
+                                          memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
+
+/* All ranks of comm must call this with equal documents.  Begins a batch: document_begins
+ * (n_documents + 1 positions from 0 to n_tokens, not descending; NULL: one document) is copied.
+ * Waits for the desc's stream, which may still use the batch before.  Computes and allocates on the
+ * host.  After a failure no batch has begun.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
+ * of memo_comm; COMM (a rank has other documents or another desc) may come from a later call. */
+MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
+                                         int64_t n_documents, memo_error* error);
+
+/* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
+MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
+/* positions[rows of this rank]: of each row, counted from the begin of its document, for rotary
+ * embeddings.  A batch must have begun. */
+MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
+
+/* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
+ * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and
+ * v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded
+ * up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which
+ * sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the same.  Errors:
+ * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
+MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
+                                          const void* k, const void* v, void* out,
+                                          memo_error* error);
+MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int32_t layer,
+                                                   const void* q, const void* k, const void* v,
+                                                   const void* out, const void* d_out, void* d_q,
+                                                   void* d_k, void* d_v, memo_error* error);
+
 #ifdef __cplusplus
 }
 #endif
@@ -2320,6 +2386,7 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
  *     >>loss                tiles of the classifier, their losses and gradients
@@ -8246,6 +8313,221 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_
                                        const memo_sp_attention_tensors* tensors,
                                        memo_error* error) {
     return memoi_hybrid_run(attention, exchange, tensors, 1, error);
+}
+
+/* ---- >>sequence ---------------------------------------------------------------------------------
+ * Knows: the public functions of meshes, shardings, attention and exchanges.  Knows nothing of how
+ * these work. */
+
+struct memo_sequence {
+    memo_sequence_desc desc; /* complete */
+    memo_mesh* mesh;         /* NULL: one rank */
+    int32_t rank;
+    memo_sharding sharding; /* of the batch, or of creation */
+    memo_sp_attention* attention;
+    memo_exchange* exchange; /* NULL: no batch has begun */
+    int64_t* begins;         /* the documents of the batch */
+    int64_t capacity;
+    memo_sp_attention_sizes sizes; /* of a layer, rounded up */
+    char* memory;                  /* of all layers */
+};
+
+/* Errors of the parts name fields of their descs, which the caller has not filled. */
+MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
+    static const char* const parts[] = {"memo_sp_attention_desc", "memo_sharding_desc",
+                                        "memo_exchange_desc.sharding", "memo_mask"};
+    memo_error told;
+    for (int i = 0; i < 4 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
+        const size_t n = strlen(parts[i]);
+        if (strncmp(error->message, parts[i], n)) continue;
+        told = *error;
+        return memo_error_set(error, status, "%s%s",
+                              i < 2 ? "memo_sequence_desc" : "memo_sequence_begin",
+                              told.message + n);
+    }
+    return status;
+}
+
+/* The sharding and the exchange of documents that begins has. */
+MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_sharding made;
+    memo_status status;
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
+    desc.ring = s->mesh ? s->mesh->degrees.ring : 1;
+    desc.ulysses = s->mesh ? s->mesh->degrees.ulysses : 1;
+    desc.n_tokens = s->desc.n_tokens;
+    desc.document_begins = s->begins;
+    desc.n_documents = n_documents;
+    status = memo_sharding_make(&desc, &made, error);
+    if (!status) {
+        memo_sharding_free(&s->sharding);
+        s->sharding = made;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
+                                         memo_error* error) {
+    const int32_t size = desc->comm ? desc->comm->size : 1;
+    const int32_t ulysses = desc->ulysses ? desc->ulysses : 1;
+    memo_mesh_desc mesh = MEMO_ZERO(memo_mesh_desc);
+    memo_sp_attention_desc attention = MEMO_ZERO(memo_sp_attention_desc);
+    memo_status status = MEMO_STATUS_OK;
+    if (MEMOI_INTEGER("memo_sequence_desc", desc, n_layers, 0, 1 << 20) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, window, 0, INT64_MAX) ||
+        MEMOI_GIVEN("memo_sequence_desc", desc, device))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (ulysses < 1 || size % ulysses)
+        return MEMOB_INVALID(error,
+                             "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
+                             "comm (%d); 1, or a divisor",
+                             (int)ulysses, (int)size);
+    s->desc = *desc;
+    s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
+    s->rank = desc->comm ? desc->comm->rank : 0;
+    if (!memob_reserve(&s->begins, &s->capacity, 2, sizeof *s->begins))
+        return memob_no_memory(error, "a sequence");
+
+    /* The ranks, and one document until the first batch. */
+    mesh.ulysses = ulysses;
+    mesh.ring = size / ulysses;
+    if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
+    s->begins[0] = 0;
+    s->begins[1] = desc->n_tokens;
+    if (!status) status = memoi_sequence_shard(s, 1, error);
+    if (status) return status;
+
+    attention.device = desc->device;
+    attention.stream = desc->stream;
+    attention.ring = s->mesh ? s->mesh->ring : NULL;
+    attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.sharding = s->sharding;
+    attention.n_batch = desc->n_batch;
+    attention.n_q_heads = desc->n_q_heads;
+    attention.n_kv_heads = desc->n_kv_heads;
+    attention.head_size = desc->head_size;
+    attention.v_head_size = desc->v_head_size;
+    attention.latent = desc->latent;
+    attention.type = desc->type;
+    attention.scale = desc->scale;
+    attention.softcap = desc->softcap;
+    attention.sends_again = desc->sends_again;
+    attention.rounds_gradients = desc->rounds_gradients;
+    attention.ulysses_groups = desc->ulysses_groups;
+    attention.attention = desc->attention;
+    status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
+    if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
+    if (status) return status;
+
+    /* What a layer keeps. */
+    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
+    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (!(s->sizes.lse_bytes + s->sizes.saved_bytes)) return MEMO_STATUS_OK;
+    return memo_device_alloc(desc->device,
+                             s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes),
+                             (void**)&s->memory, error);
+}
+
+memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
+                                 memo_error* error) {
+    memo_sequence* s = (memo_sequence*)memob_calloc(1, sizeof *s);
+    memo_status status =
+        s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
+    if (status) memo_sequence_destroy(s);
+    *sequence = status ? NULL : s;
+    return memoi_sequence_failed(status, error);
+}
+
+void memo_sequence_destroy(memo_sequence* s) {
+    if (!s) return;
+    memo_exchange_destroy(s->exchange);
+    memo_sp_attention_destroy(s->attention);
+    if (s->memory) memo_device_free(s->desc.device, s->memory, NULL);
+    memo_sharding_free(&s->sharding);
+    memo_mesh_destroy(s->mesh);
+    MEMO_FREE(s->begins);
+    MEMO_FREE(s);
+}
+
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                int64_t n_documents, memo_error* error) {
+    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_mask mask = MEMO_ZERO(memo_mask);
+    memo_status status;
+    memo_exchange_destroy(s->exchange); /* waits for the stream */
+    s->exchange = NULL;
+    if (!document_begins) n_documents = 1;
+    if (document_begins &&
+        memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
+                                       n_documents, s->desc.n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memob_reserve(&s->begins, &s->capacity, n_documents + 1, sizeof *s->begins))
+        return memob_no_memory(error, "the documents of a batch");
+    s->begins[0] = 0;
+    s->begins[n_documents] = s->desc.n_tokens;
+    if (document_begins)
+        memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
+
+    status = memoi_sequence_shard(s, n_documents, error);
+    mask.window_before = s->desc.window;
+    exchange.masks = &mask;
+    exchange.sharding = &s->sharding;
+    if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
+    return memoi_sequence_failed(status, error);
+}
+
+const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
+    return s->exchange ? &s->sharding : NULL;
+}
+
+void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
+    MEMO_ASSERT(s->exchange);
+    memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
+}
+
+/* Adds what a layer keeps. */
+MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
+                                       memo_sp_attention_tensors* t, memo_error* error) {
+    const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
+    char* at = s->memory + layer * n_bytes;
+    if (!s->exchange)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_sequence: no batch has begun; call memo_sequence_begin first");
+    if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
+    if (s->sizes.saved_bytes) t->saved = at + s->sizes.lse_bytes;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
+                                 const void* v, void* out, memo_error* error) {
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
+    t.q = q;
+    t.k = k;
+    t.v = v;
+    t.out = out;
+    return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
+}
+
+memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const void* q,
+                                          const void* k, const void* v, const void* out,
+                                          const void* d_out, void* d_q, void* d_k, void* d_v,
+                                          memo_error* error) {
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
+    t.q = q;
+    t.k = k;
+    t.v = v;
+    t.out = (void*)(uintptr_t)out;
+    t.d_out = d_out;
+    t.d_q = d_q;
+    t.d_k = d_k;
+    t.d_v = d_v;
+    return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
 }
 
 /* ---- >>block orders -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@
  *     for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ./12_ring_nccl &
  *     done; wait
  * Expected output:
- *     2 ranks of 2048 tokens; rank 0 sent 262144 bytes; 0 of its numbers are wrong
+ *     2 ranks of 2048 tokens; 0 numbers of rank 0 are wrong
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
@@ -23,7 +23,8 @@
 
 enum { N_TOKENS = 4096, HEADS = 2, HEAD_SIZE = 8, ROW = HEADS * HEAD_SIZE };
 
-/* The block's runs are in host memory, so they are passed by value.  A zigzag has at most two. */
+/* The block's runs are in host memory, so they are passed by value.  One document is cut zigzag, so
+ * there are at most two. */
 typedef struct block_args {
     memo_attention_block b;
     memo_run q[MEMO_RUNS_MAX], k[MEMO_RUNS_MAX];
@@ -69,17 +70,22 @@ static memo_status forward(void*, memo_stream stream, const memo_attention_block
     return memo_cuda_check(cudaGetLastError(), "attend", error);
 }
 
+/* q and k, v, out: managed memory, so that the host can look. */
+typedef struct rows_of_rank {
+    float *qk, *v, *out;
+} rows_of_rank;
+
 /* The second pass, as a graph: the same on all ranks, and destroyed before the communicator. */
-static memo_status attend_by_graph(memo_comm* comm, memo_stream stream,
-                                   memo_sp_attention* attention, const memo_exchange* exchange,
-                                   memo_sp_attention_tensors* t, memo_error* error) {
+static memo_status attend_by_graph(memo_comm* comm, memo_stream stream, memo_sequence* sequence,
+                                   rows_of_rank* rows, memo_error* error) {
     const cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal; /* NCCL has threads */
     cudaStream_t s = memo_cuda_stream(stream);
     cudaGraphExec_t exec = NULL;
     cudaGraph_t graph = NULL;
     memo_status status =
         memo_cuda_check(cudaStreamBeginCapture(s, mode), "cudaStreamBeginCapture", error);
-    if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
+    if (!status)
+        status = memo_sequence_attend(sequence, 0, rows->qk, rows->qk, rows->v, rows->out, error);
     if (!status)
         status = memo_cuda_check(cudaStreamEndCapture(s, &graph), "cudaStreamEndCapture", error);
     if (!status)
@@ -94,55 +100,44 @@ static memo_status attend_by_graph(memo_comm* comm, memo_stream stream,
 
 /* A rank's rows; each checks its own. */
 static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error* error) {
-    memo_sharding_desc sharding = {};
-    memo_sp_attention_desc desc = {};
-    memo_sp_attention_tensors t = {};
-    memo_exchange_desc causal = {};
-    memo_sp_attention* attention = NULL;
-    memo_exchange* exchange = NULL;
-    float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
-    int64_t n_wrong = 0, n;
-
-    /* The rows of this rank. */
-    sharding.ring = comm->size;
-    sharding.n_tokens = N_TOKENS;
+    const int64_t n_local = (N_TOKENS + comm->size - 1) / comm->size, n = n_local * ROW;
+    memo_sequence_desc desc = {};
+    memo_sequence* sequence = NULL;
+    rows_of_rank rows = {};
+    int64_t n_wrong = 0, *positions = NULL;
     desc.device = device;
-    desc.ring = comm;
+    desc.comm = comm;
+    desc.n_tokens = N_TOKENS;
     desc.n_q_heads = desc.n_kv_heads = HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention.forward = desc.attention.backward = forward; /* the latter is not called */
-    if (memo_sharding_make(&sharding, &desc.sharding, error)) return error->status;
-    n = desc.sharding.local_tokens * ROW;
-    for (int i = 0; i < 4; i++)
-        if (memo_cuda_check(cudaMallocManaged(&rows[i], n * sizeof(float)), "rows", error))
-            return error->status; /* the end of the process frees everything */
-
+    if (memo_cuda_check(cudaMallocManaged(&rows.qk, n * sizeof(float)), "q", error) ||
+        memo_cuda_check(cudaMallocManaged(&rows.v, n * sizeof(float)), "v", error) ||
+        memo_cuda_check(cudaMallocManaged(&rows.out, n * sizeof(float)), "out", error) ||
+        memo_cuda_check(cudaMallocManaged(&positions, n_local * sizeof *positions), "places",
+                        error) ||
+        memo_stream_create(device, "compute", 0, &desc.stream, error) ||
+        memo_sequence_create(&desc, &sequence, error) ||
+        memo_sequence_begin(sequence, NULL, 0, error))
+        return error->status; /* the end of the process frees everything */
+    memo_sequence_get_positions(sequence, positions);
     for (int64_t i = 0; i < n; i++) {
-        rows[0][i] = 0;
-        rows[1][i] = (float)memo_sharding_position(&desc.sharding, comm->rank, i / ROW);
+        rows.qk[i] = 0;
+        rows.v[i] = (float)positions[i / ROW];
     }
-    t.q = t.k = rows[0];
-    t.v = rows[1];
-    t.out = rows[2];
-    t.lse = rows[3];
 
     /* The first pass creates NCCL's connections; only the second one is checked. */
-    if (memo_stream_create(device, "compute", 0, &desc.stream, error) ||
-        memo_sp_attention_create(&desc, &attention, error) ||
-        memo_exchange_create(attention, &causal, &exchange, error) ||
-        memo_sp_attention_forward(attention, exchange, &t, error) ||
+    if (memo_sequence_attend(sequence, 0, rows.qk, rows.qk, rows.v, rows.out, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* ends if a peer is lost */
         return error->status;
-
-    for (int64_t i = 0; i < n; i++) rows[2][i] = 0;
-    if (attend_by_graph(comm, desc.stream, attention, exchange, &t, error)) return error->status;
-    for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
-
+    for (int64_t i = 0; i < n; i++) rows.out[i] = 0;
+    if (attend_by_graph(comm, desc.stream, sequence, &rows, error)) return error->status;
+    for (int64_t i = 0; i < n; i++)
+        n_wrong += positions[i / ROW] < N_TOKENS && fabs(rows.out[i] - 0.5 * rows.v[i]) > 0.01;
     if (comm->rank == 0)
-        printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
-               (int)comm->size, (int)(n / ROW), (long long)comm->sent_bytes, (long long)n_wrong);
-    memo_exchange_destroy(exchange);
-    memo_sp_attention_destroy(attention);
+        printf("%d ranks of %d tokens; %lld numbers of rank 0 are wrong\n", (int)comm->size,
+               (int)n_local, (long long)n_wrong);
+    memo_sequence_destroy(sequence);
     return n_wrong ? memo_error_set(error, MEMO_STATUS_DEVICE, "wrong numbers") : MEMO_STATUS_OK;
 }
 

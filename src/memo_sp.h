@@ -13,43 +13,38 @@
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of a sequence over the ranks of a mesh.  Each rank holds some of the
- * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
+ * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
+ * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
+ * (examples/10_ulysses_threads.c).
  *
- *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
- *                        memo_sp_attention_tensors* t, memo_error* error) {
+ *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream, const float* q,
+ *                        const float* k, const float* v, float* out, memo_error* error) {
  *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
- *         memo_sharding_desc sharding = {0};
- *         memo_sp_attention_desc desc = {0};
- *         memo_exchange_desc causal = {0};
- *         memo_sp_attention* attention = NULL;
- *         memo_exchange* exchange = NULL;
+ *         const int64_t documents[] = {0, 400, 1000};
+ *         memo_sequence_desc desc = {0};
+ *         memo_sequence* sequence = NULL;
  *         memo_status status;
- *         sharding.ring = mesh->degrees.ring;
- *         sharding.ulysses = mesh->degrees.ulysses;
- *         sharding.n_tokens = 1000;                          // any number; padded if necessary
- *         status = memo_sharding_make(&sharding, &desc.sharding, error);   // which rank holds what
  *         desc.device = device;
  *         desc.stream = stream;
- *         desc.ring = mesh->ring;
- *         desc.ulysses = mesh->ulysses;
+ *         desc.comm = comm;
+ *         desc.n_tokens = 1000;                            // any number; padded if necessary
+ *         desc.n_layers = 2;
  *         desc.n_q_heads = 8;
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
  *         desc.attention = memo_host_attention_functions(&local);
- *         desc.sends_again = 1;            // otherwise t->saved is required if ulysses > 1
- *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
- *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
- *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
+ *         status = memo_sequence_create(&desc, &sequence, error);                    // once
+ *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
+ *         for (int layer = 0; layer < 2 && !status; layer++)
+ *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
- *         memo_exchange_destroy(exchange);
- *         memo_sp_attention_destroy(attention);
+ *         memo_sequence_destroy(sequence);
  *         return status;
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
- *           12 experts
+ *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
@@ -84,6 +79,7 @@ extern "C" {
 #include "sp/api/scan.h"
 #include "sp/api/row_kernels.h"
 #include "sp/api/experts.h"
+#include "sp/api/sequence.h"
 #ifdef __cplusplus
 }
 #endif
@@ -128,6 +124,7 @@ extern "C" {
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
  *     >>loss                tiles of the classifier, their losses and gradients
@@ -148,6 +145,7 @@ extern "C" {
 #include "sp/attention/exchange.h"
 #include "sp/attention/ring.h"
 #include "sp/attention/hybrid.h"
+#include "sp/attention/sequence.h"
 #include "sp/block_orders.h"
 #include "sp/block_runs.h"
 #include "sp/loss.h"

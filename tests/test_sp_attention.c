@@ -1661,6 +1661,150 @@ TEST(layers_share_the_scratch) {
     }
 }
 
+/* ---- one object for all layers ---- */
+
+typedef struct sequence_run {
+    const attention_case* batches; /* (3): the documents of each, NULL list for the first */
+    whole* w;                      /* (3) */
+    int32_t n_batches;
+    int has_no_list[3];
+} sequence_run;
+
+/* Two layers with the same tensors; the backward of the first one comes last. */
+static memo_status sequence_rank(thread_rank* r, memo_error* e) {
+    const sequence_run* run = (const sequence_run*)r->user;
+    const attention_case* c = &run->batches[0];
+    const int32_t rank = r->comm->rank;
+    const int64_t n_local = (c->n_tokens + c->ring * c->ulysses - 1) / (c->ring * c->ulysses);
+    memo_host_attention state = {r->device, 0};
+    memo_sequence_desc desc = {.device = r->device, .stream = r->stream, .comm = r->comm};
+    memo_sequence* sequence = NULL;
+    char* share[N_TENSORS];
+    int64_t row_bytes[N_TENSORS];
+    desc.ulysses = c->ulysses;
+    desc.n_tokens = c->n_tokens;
+    desc.n_batch = c->n_batch;
+    desc.n_layers = 2;
+    desc.n_q_heads = c->n_q_heads;
+    desc.n_kv_heads = c->n_kv_heads;
+    desc.head_size = c->head_size;
+    desc.v_head_size = c->v_head_size;
+    desc.window = c->window;
+    desc.sends_again = c->sends_again;
+    desc.ulysses_groups = c->ulysses_groups;
+    desc.attention = memo_host_attention_functions(&state);
+    memo_status status = memo_sequence_create(&desc, &sequence, e);
+    if (!status && memo_sequence_attend(sequence, 0, e, e, e, e, e) != MEMO_STATUS_INVALID_STATE)
+        status = memo_error_set(e, MEMO_STATUS_DEVICE, "attends without a batch");
+    for (int32_t k = 0; k < run->n_batches && !status; k++) {
+        const attention_case* batch = &run->batches[k];
+        whole* w = &run->w[k];
+        int64_t* positions = (int64_t*)calloc((size_t)n_local, sizeof *positions);
+        status = memo_sequence_begin(sequence, run->has_no_list[k] ? NULL : batch->document_begins,
+                                     batch->n_documents, e);
+        if (status) break;
+        const memo_sharding* sharding = memo_sequence_get_sharding(sequence);
+        for (int t = 0; t < N_TENSORS; t++) {
+            row_bytes[t] = w->n_heads[t] * w->head_size[t] * (int64_t)sizeof(float);
+            share[t] = (char*)calloc((size_t)(c->n_batch * n_local), (size_t)row_bytes[t]);
+            if (!is_result(t))
+                memo_sharding_scatter(sharding, rank, c->n_batch, row_bytes[t], w->typed[t],
+                                      share[t]);
+        }
+        for (int32_t layer = 0; layer < 2 && !status; layer++)
+            status =
+                memo_sequence_attend(sequence, layer, share[Q], share[K], share[V], share[OUT], e);
+        for (int32_t layer = 1; layer >= 0 && !status; layer--)
+            status = memo_sequence_attend_backward(sequence, layer, share[Q], share[K], share[V],
+                                                   share[OUT], share[D_OUT], share[D_Q], share[D_K],
+                                                   share[D_V], e);
+        if (!status) status = memo_stream_synchronize(r->device, r->stream, e);
+        memo_sequence_get_positions(sequence, positions);
+        for (int64_t row = 0; row < n_local && !status; row++) {
+            const int64_t at = memo_sharding_position(sharding, rank, row);
+            int64_t begin = 0;
+            for (int64_t i = 0; i < batch->n_documents && at < c->n_tokens; i++)
+                if (batch->document_begins[i] <= at) begin = batch->document_begins[i];
+            if (positions[row] != at - begin)
+                status =
+                    memo_error_set(e, MEMO_STATUS_DEVICE, "row %d has another position", (int)row);
+        }
+        for (int t = 0; t < N_TENSORS; t++) {
+            if (is_result(t) && !status)
+                memo_sharding_gather(sharding, rank, c->n_batch, row_bytes[t], share[t],
+                                     w->typed[t]);
+            free(share[t]);
+        }
+        free(positions);
+    }
+    memo_sequence_destroy(sequence); /* waits for the stream */
+    return status;
+}
+
+/* Batches with other documents, one of them without a list, over any degrees. */
+TEST(a_sequence_serves_all_layers_and_batches) {
+    for (int i = 0; i < (IS_SLOW ? 12 : 60); i++) {
+        attention_case batches[3];
+        whole w[3];
+        sequence_run run = {batches, w, 3, {i % 2, 0, 1}};
+        memo_error e;
+        attention_case c = case_of((int32_t)memo_test_int(1, 4), (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(6, 120), 4, (int32_t)(1 << memo_test_int(0, 2)),
+                                   (int32_t)memo_test_int(2, 16));
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 20);
+        c.window_after = -1;
+        c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 16);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        IN_CASE("%s", case_text(&c));
+        for (int k = 0; k < 3; k++) {
+            batches[k] = c;
+            if (!run.has_no_list[k]) random_documents(&batches[k], 6);
+            whole_create(&w[k], &batches[k]);
+            reference_run(&batches[k], &w[k]);
+        }
+        const memo_status status = thread_ranks_run(c.ring * c.ulysses, sequence_rank, &run, &e);
+        CHECK_CASE(!status, "%s", status ? e.message : "");
+        for (int k = 0; k < 3; k++) {
+            for (int t = OUT; t < N_TENSORS && !status; t++)
+                if (t != D_OUT)
+                    CHECK_IS(error_of(&batches[k], &w[k], t), <=, (t == OUT ? 2e-6 : 5e-6));
+            whole_destroy(&w[k]);
+        }
+    }
+}
+
+TEST(a_sequence_refuses_by_its_own_names) {
+    memo_host_attention state;
+    memo_sequence_desc desc = {.n_tokens = 40, .n_q_heads = 4, .n_kv_heads = 2, .head_size = 8};
+    memo_sequence* sequence;
+    own_device* device = open_device(&desc.stream, &state, &desc.attention);
+    const int64_t wrong[] = {0, 30, 20, 40};
+    float rows[40 * 32];
+    CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                "memo_sequence_desc.device");
+    desc.device = device;
+    WITH(desc.n_q_heads, 3,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.n_q_heads"));
+    WITH(desc.ulysses, 2,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.ulysses"));
+    CHECK(!sequence);
+    CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
+    CHECK(!memo_sequence_get_sharding(sequence));
+    CHECK_ERROR(memo_sequence_begin(sequence, wrong, 3, &error), INVALID_ARGUMENT,
+                "memo_sequence_begin.document_begins");
+    CHECK_OK(memo_sequence_begin(sequence, NULL, 0, &error));
+    CHECK_ERROR(memo_sequence_attend(sequence, 1, rows, rows, rows, rows, &error), INVALID_ARGUMENT,
+                "layer");
+    CHECK_ERROR(memo_sequence_attend(sequence, 0, NULL, rows, rows, rows, &error), INVALID_ARGUMENT,
+                "q");
+    memo_sequence_destroy(sequence);
+}
+
 /* ---- latent keys ---- */
 
 static void expect_equal_bits(const attention_case* c, const whole* a, const whole* b, int t) {

@@ -1,0 +1,71 @@
+#pragma once
+/* ---- 13 sequence: attention of all layers in one object -----------------------------------------
+ *
+ * Chapters 3 and 7 in five calls: create an object once, begin each batch with its documents, and
+ * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
+ * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
+ * desc has one.  Long documents are cut zigzag, short ones stay on one rank: the sharding
+ * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ *
+ *     memo_sequence_create(&desc, &sequence, error);
+ *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
+ *                     memo_sequence_get_positions(sequence, positions);   // of the rank's rows
+ *                     for each layer: memo_sequence_attend(sequence, layer, q, k, v, out, error);
+ *     memo_sequence_destroy(sequence); */
+
+typedef struct memo_sequence_desc {
+    const memo_device* device;
+    memo_stream stream; /* runs the layers */
+    /* Ranks that share the sequence: memo_mesh.sequence, or a world; NULL: one.  Each runs of
+     * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
+    memo_comm* comm;
+    int32_t ulysses;
+    int64_t n_tokens;
+    int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
+    /* As in memo_sp_attention_desc. */
+    int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
+    memo_latent latent;
+    memo_type type;
+    float scale, softcap;
+    int32_t sends_again, rounds_gradients, ulysses_groups;
+    memo_attention attention;
+    int64_t window; /* a query sees fewer than `window` tokens back; 0: no limit */
+} memo_sequence_desc;
+
+typedef struct memo_sequence memo_sequence;
+
+/* All ranks of comm must call this, each from its thread, and wait for each other.  Allocates from
+ * the device: scratch, and for each layer its LSEs and saved tensors.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY, and errors of the device and of memo_comm. */
+MEMO_TRY memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
+                                          memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
+
+/* All ranks of comm must call this with equal documents.  Begins a batch: document_begins
+ * (n_documents + 1 positions from 0 to n_tokens, not descending; NULL: one document) is copied.
+ * Waits for the desc's stream, which may still use the batch before.  Computes and allocates on the
+ * host.  After a failure no batch has begun.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
+ * of memo_comm; COMM (a rank has other documents or another desc) may come from a later call. */
+MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
+                                         int64_t n_documents, memo_error* error);
+
+/* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
+MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
+/* positions[rows of this rank]: of each row, counted from the begin of its document, for rotary
+ * embeddings.  A batch must have begun. */
+MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
+
+/* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
+ * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and
+ * v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded
+ * up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which
+ * sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the same.  Errors:
+ * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
+MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
+                                          const void* k, const void* v, void* out,
+                                          memo_error* error);
+MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int32_t layer,
+                                                   const void* q, const void* k, const void* v,
+                                                   const void* out, const void* d_out, void* d_q,
+                                                   void* d_k, void* d_v, memo_error* error);

@@ -1,0 +1,217 @@
+#pragma once
+#include "sp/attention/hybrid.h"
+#include "sp/mesh.h"
+/* ---- >>sequence ---------------------------------------------------------------------------------
+ * Knows: the public functions of meshes, shardings, attention and exchanges.  Knows nothing of how
+ * these work. */
+
+struct memo_sequence {
+    memo_sequence_desc desc; /* complete */
+    memo_mesh* mesh;         /* NULL: one rank */
+    int32_t rank;
+    memo_sharding sharding; /* of the batch, or of creation */
+    memo_sp_attention* attention;
+    memo_exchange* exchange; /* NULL: no batch has begun */
+    int64_t* begins;         /* the documents of the batch */
+    int64_t capacity;
+    memo_sp_attention_sizes sizes; /* of a layer, rounded up */
+    char* memory;                  /* of all layers */
+};
+
+/* Errors of the parts name fields of their descs, which the caller has not filled. */
+MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
+    static const char* const parts[] = {"memo_sp_attention_desc", "memo_sharding_desc",
+                                        "memo_exchange_desc.sharding", "memo_mask"};
+    memo_error told;
+    for (int i = 0; i < 4 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
+        const size_t n = strlen(parts[i]);
+        if (strncmp(error->message, parts[i], n)) continue;
+        told = *error;
+        return memo_error_set(error, status, "%s%s",
+                              i < 2 ? "memo_sequence_desc" : "memo_sequence_begin",
+                              told.message + n);
+    }
+    return status;
+}
+
+/* The sharding and the exchange of documents that begins has. */
+MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_sharding made;
+    memo_status status;
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
+    desc.ring = s->mesh ? s->mesh->degrees.ring : 1;
+    desc.ulysses = s->mesh ? s->mesh->degrees.ulysses : 1;
+    desc.n_tokens = s->desc.n_tokens;
+    desc.document_begins = s->begins;
+    desc.n_documents = n_documents;
+    status = memo_sharding_make(&desc, &made, error);
+    if (!status) {
+        memo_sharding_free(&s->sharding);
+        s->sharding = made;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
+                                         memo_error* error) {
+    const int32_t size = desc->comm ? desc->comm->size : 1;
+    const int32_t ulysses = desc->ulysses ? desc->ulysses : 1;
+    memo_mesh_desc mesh = MEMO_ZERO(memo_mesh_desc);
+    memo_sp_attention_desc attention = MEMO_ZERO(memo_sp_attention_desc);
+    memo_status status = MEMO_STATUS_OK;
+    if (MEMOI_INTEGER("memo_sequence_desc", desc, n_layers, 0, 1 << 20) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, window, 0, INT64_MAX) ||
+        MEMOI_GIVEN("memo_sequence_desc", desc, device))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (ulysses < 1 || size % ulysses)
+        return MEMOB_INVALID(error,
+                             "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
+                             "comm (%d); 1, or a divisor",
+                             (int)ulysses, (int)size);
+    s->desc = *desc;
+    s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
+    s->rank = desc->comm ? desc->comm->rank : 0;
+    if (!memob_reserve(&s->begins, &s->capacity, 2, sizeof *s->begins))
+        return memob_no_memory(error, "a sequence");
+
+    /* The ranks, and one document until the first batch. */
+    mesh.ulysses = ulysses;
+    mesh.ring = size / ulysses;
+    if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
+    s->begins[0] = 0;
+    s->begins[1] = desc->n_tokens;
+    if (!status) status = memoi_sequence_shard(s, 1, error);
+    if (status) return status;
+
+    attention.device = desc->device;
+    attention.stream = desc->stream;
+    attention.ring = s->mesh ? s->mesh->ring : NULL;
+    attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.sharding = s->sharding;
+    attention.n_batch = desc->n_batch;
+    attention.n_q_heads = desc->n_q_heads;
+    attention.n_kv_heads = desc->n_kv_heads;
+    attention.head_size = desc->head_size;
+    attention.v_head_size = desc->v_head_size;
+    attention.latent = desc->latent;
+    attention.type = desc->type;
+    attention.scale = desc->scale;
+    attention.softcap = desc->softcap;
+    attention.sends_again = desc->sends_again;
+    attention.rounds_gradients = desc->rounds_gradients;
+    attention.ulysses_groups = desc->ulysses_groups;
+    attention.attention = desc->attention;
+    status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
+    if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
+    if (status) return status;
+
+    /* What a layer keeps. */
+    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
+    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (!(s->sizes.lse_bytes + s->sizes.saved_bytes)) return MEMO_STATUS_OK;
+    return memo_device_alloc(desc->device,
+                             s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes),
+                             (void**)&s->memory, error);
+}
+
+memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
+                                 memo_error* error) {
+    memo_sequence* s = (memo_sequence*)memob_calloc(1, sizeof *s);
+    memo_status status =
+        s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
+    if (status) memo_sequence_destroy(s);
+    *sequence = status ? NULL : s;
+    return memoi_sequence_failed(status, error);
+}
+
+void memo_sequence_destroy(memo_sequence* s) {
+    if (!s) return;
+    memo_exchange_destroy(s->exchange);
+    memo_sp_attention_destroy(s->attention);
+    if (s->memory) memo_device_free(s->desc.device, s->memory, NULL);
+    memo_sharding_free(&s->sharding);
+    memo_mesh_destroy(s->mesh);
+    MEMO_FREE(s->begins);
+    MEMO_FREE(s);
+}
+
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                int64_t n_documents, memo_error* error) {
+    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_mask mask = MEMO_ZERO(memo_mask);
+    memo_status status;
+    memo_exchange_destroy(s->exchange); /* waits for the stream */
+    s->exchange = NULL;
+    if (!document_begins) n_documents = 1;
+    if (document_begins &&
+        memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
+                                       n_documents, s->desc.n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memob_reserve(&s->begins, &s->capacity, n_documents + 1, sizeof *s->begins))
+        return memob_no_memory(error, "the documents of a batch");
+    s->begins[0] = 0;
+    s->begins[n_documents] = s->desc.n_tokens;
+    if (document_begins)
+        memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
+
+    status = memoi_sequence_shard(s, n_documents, error);
+    mask.window_before = s->desc.window;
+    exchange.masks = &mask;
+    exchange.sharding = &s->sharding;
+    if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
+    return memoi_sequence_failed(status, error);
+}
+
+const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
+    return s->exchange ? &s->sharding : NULL;
+}
+
+void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
+    MEMO_ASSERT(s->exchange);
+    memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
+}
+
+/* Adds what a layer keeps. */
+MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
+                                       memo_sp_attention_tensors* t, memo_error* error) {
+    const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
+    char* at = s->memory + layer * n_bytes;
+    if (!s->exchange)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_sequence: no batch has begun; call memo_sequence_begin first");
+    if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
+    if (s->sizes.saved_bytes) t->saved = at + s->sizes.lse_bytes;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
+                                 const void* v, void* out, memo_error* error) {
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
+    t.q = q;
+    t.k = k;
+    t.v = v;
+    t.out = out;
+    return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
+}
+
+memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const void* q,
+                                          const void* k, const void* v, const void* out,
+                                          const void* d_out, void* d_q, void* d_k, void* d_v,
+                                          memo_error* error) {
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
+    t.q = q;
+    t.k = k;
+    t.v = v;
+    t.out = (void*)(uintptr_t)out;
+    t.d_out = d_out;
+    t.d_q = d_q;
+    t.d_k = d_k;
+    t.d_v = d_v;
+    return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
+}
