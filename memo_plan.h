@@ -64,6 +64,7 @@ typedef struct memo_plan_desc {
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
+    const int32_t* stop;    /* optional; once it is not 0, planning ends as if time were up */
     /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
      * layers begin and end. */
     const memo_trace* trace;
@@ -926,40 +927,33 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
  * memo.h, and the rooms above it.
  *
- *   1 offsets
+ *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time
- *     >>neighbors              lists of what conflicts with an item
- *     >>sections               the largest sets of items that live together
+ *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
  *     >>holds                  pairs that streams keep apart
- *     >>reuse                  their bound: items of which none can follow another
- *     >>cover                  sections instead of pairs
+ *     >>solution               the best plan so far, and the effort that is left
+ *     >>neighbors              lists of what conflicts with an item
  *     >>unplaced               the first item in order within an interval of sections
- *     >>greedy                 orders of items
- *     >>lowest offset          greedy: the item that can lie lowest comes next
- *     >>sweep                  greedy: items in order of time, from the fullest section both ways
- *     >>first fit              greedy: each item into the lowest hole
+ *     >>greedy                 engine: orders of items
+ *     >>lowest offset          the item that can lie lowest comes next
+ *     >>sweep                  items in order of time, from the fullest section both ways
  *     >>greedy runs            one order after the other
- *     >>exact search           is there a plan within a capacity?
+ *     >>pack doors             where extras/memo_pack.h adds
+ *     >>exact search           engine: is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
  *     >>branching              which item is first among its neighbors
- *     >>smallest peak          runs of the search
- *     >>side by side           several searches on threads
- *     >>cores                  a few items that decide whether a capacity is too small
- *     >>windows                a large plan is improved where it is highest
- *     >>ejections              items above a capacity take the places of others
- *     >>rounds                 attempts at one capacity after the other
- *     >>bricks                 items that fill a rectangle become one
- *     >>full sections          the items that live there come first, all others go around them
- *     >>parts                  parts of a plan that share no item
- *     >>mixed-integer program  the paper's, by lp_solve
- *     >>bi-level               layers once, then what joins them
+ *     >>smallest peak          runs of the search, one capacity after the other
+ *     >>full sections          engine: the items that live there come first, others around them
+ *     >>ejections              engine: items above a capacity take the places of others
+ *     >>mixed-integer program  engine: the paper's, by lp_solve
+ *     >>bi-level               engine: layers once, then what joins them
  *     >>marked windows         windows of layers from marks
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
- *     >>plan solve             memo_plan_solve: which engine comes next
- *     >>bought waits           which of the waits on offer a plan buys
+ *     >>loop                   which engine comes next: rounds of work that doubles
+ *     >>plan solve             memo_plan_solve
  *   2 profile
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
@@ -1029,7 +1023,8 @@ enum {
     MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
     MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
     MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4            /* a stage that may gain nothing spends a quarter of what is left */
+    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
 typedef struct memoi_range {
@@ -1095,6 +1090,15 @@ MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
     return offset + item->size - item->spare;
 }
 
+/* Does every item live in one piece, and conflict only with items that live at the same time? */
+MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
+}
+
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -1117,128 +1121,6 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
     return 0;
 }
 
-/* --- >>neighbors ---
- * Knows: which items overlap.  Knows nothing of offsets. */
-
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
-
-/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
- * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
-MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
-    int64_t low = i + 1, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->items[middle].begin < problem->items[i].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* How many entries the lists have, with gaps at most. */
-MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
-    for (int64_t i = 0; i < n; i++)
-        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
-    return n_entries;
-}
-
-/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
- * or the place of the next neighbor. */
-MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
-                               int is_listed) {
-    if (is_listed) {
-        neighbors->list[fill[i]] = (int32_t)j;
-        neighbors->list[fill[j]] = (int32_t)i;
-    }
-    fill[i]++;
-    fill[j]++;
-}
-
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
-MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
-    memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, j, k;
-    memob_arrays scratch = {NULL, 0};
-    memob_keyed* order;
-    int64_t* fill;
-    int32_t* sorted;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
-    if (neighbors->list) return 1;
-    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
-    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
-    if (neighbors->are_too_many) return -1;
-
-    /* The lists stay until the problem is freed, because several searches read them. */
-    fill = MEMOB_ARRAY(&scratch, int64_t, n);
-    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
-    sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
-    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (scratch.failed || !neighbors->first || !neighbors->list) {
-        memob_arrays_free(&scratch);
-        MEMO_FREE(neighbors->first);
-        MEMO_FREE(neighbors->list);
-        memset(neighbors, 0, sizeof *neighbors);
-        return 0;
-    }
-
-    /* Two passes, counts and then lists, so that all lists share one array. */
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++)
-                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
-                    memoi_neighbors_add(neighbors, fill, i, j, pass);
-        }
-        for (k = 0; k < problem->n_held; k++)
-            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
-                                pass);
-        for (int64_t i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-
-    /* Fixed items enter the lists of their neighbors first, the lowest first. */
-    for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
-        fill[i] = neighbors->first[i];
-    }
-    if (problem->n_fixed > 0) {
-        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-        for (int64_t i = 0; i < n; i++)
-            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    }
-    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
-        int32_t* list = neighbors->list + neighbors->first[i];
-        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
-        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
-    }
-    memob_arrays_free(&scratch);
-    return 1;
-}
-
-/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
-MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
-    const memoi_item* item = &problem->items[i];
-    int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];
-    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
-    for (; k < last && problem->n_fixed > 0; k++) {
-        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
-        if (other->fixed < 0 || other->fixed >= offset + item->size) break;
-        if (other->fixed + other->size > offset)
-            offset = memob_align_up(other->fixed + other->size, item->alignment);
-    }
-    return offset;
-}
-
 /* --- >>sections ---
  * Knows: when items live, and how many bytes they need together.  Knows nothing of offsets. */
 
@@ -1254,10 +1136,10 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section the
- * lowest byte of each such item, and so the room that the item takes from the next, is a multiple of
- * the alignment.  Only the highest item needs no rounding: at best that is the largest rounding.
- * rounding: scratch, two a section.  sums: scratch, one more than sections. */
+/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section
+ * the lowest byte of each such item, and so the room that the item takes from the next, is a
+ * multiple of the alignment.  Only the highest item needs no rounding: at best that is the largest
+ * rounding. rounding: scratch, two a section.  sums: scratch, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
@@ -1488,17 +1370,12 @@ no_memory:
     return memob_no_memory(error, "the planning problem");
 }
 
-/* Does every item live in one piece, and conflict only with items that live at the same time? */
-MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->held;
-}
-
-MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
-}
-
 /* --- >>holds ---
- * Knows: streams and the waits between them.  Knows nothing of offsets. */
+ * Knows: streams and the waits between them.  Knows nothing of offsets.
+ *
+ * Lowest offset and sweeps let an item live until the last item held against it begins; ejections
+ * look at the pairs.  (extras/memo_pack.h turns pairs into sections, which the exact search takes.)
+ * */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
@@ -1516,403 +1393,14 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
     return 0;
 }
 
-/* --- >>reuse ---
- * Knows: which items can follow which.  Knows nothing of offsets.
- *
- * The bound of items with holds.  An item *follows* an earlier item if the two do not conflict: the
- * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
- * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
- * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
- * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
- * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
- * alone.
- *
- * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
- * the list for good.  The borrowers of that exchange, less these lenders, are the largest set. */
-
-enum {
-    MEMOI_REUSE_LOOKS = 1 << 27
-}; /* items looked at; then the bound is that of the first items */
-
-typedef struct memoi_loan {
-    int64_t bytes;
-    int32_t lender, borrower;
-    int32_t next; /* of the lender, -1: none */
-} memoi_loan;
-
-typedef struct memoi_reuse {
-    const memoi_problem* problem;
-    memob_arrays arrays;
-    uint64_t* unspent; /* lenders with bytes left, one bit for each item */
-    uint64_t* unseen;  /* lenders that the present exchange has not reached */
-    uint64_t* asker;   /* scratch: neighbors of an item */
-    uint64_t* taker;   /* scratch: neighbors of another item */
-    int32_t* seen;     /* lenders that the exchange has reached */
-    int32_t* queue;    /* borrowers that the exchange has reached */
-    int64_t n_seen, n_queued, n_looks;
-    int64_t* left;       /* bytes of an item that are not lent */
-    int32_t* first_loan; /* of a lender */
-    int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
-    int32_t* gives_up;   /* the loan by which the exchange reached a borrower */
-    int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
-    memoi_loan* loans;
-    int64_t n_loans, loan_capacity;
-} memoi_reuse;
-
-MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_words = n / 64 + 1;
-    memob_arrays* a = &reuse->arrays;
-    memset(reuse, 0, sizeof *reuse);
-    reuse->problem = problem;
-    reuse->left = MEMOB_ARRAY(a, int64_t, n);
-    reuse->unspent = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->unseen = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->asker = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->taker = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->seen = MEMOB_ARRAY(a, int32_t, n);
-    reuse->queue = MEMOB_ARRAY(a, int32_t, n);
-    reuse->first_loan = MEMOB_ARRAY(a, int32_t, n);
-    reuse->asked_by = MEMOB_ARRAY(a, int32_t, n);
-    reuse->gives_up = MEMOB_ARRAY(a, int32_t, n);
-    reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
-    if (a->failed) return 0;
-    for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
-    return 1;
-}
-
-MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
-    memoi_loan* loan;
-    if (reuse->n_loans == INT32_MAX ||
-        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
-        return 0;
-    loan = &reuse->loans[reuse->n_loans];
-    loan->bytes = bytes;
-    loan->lender = lender;
-    loan->borrower = borrower;
-    loan->next = reuse->first_loan[lender];
-    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
-    return 1;
-}
-
-MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
-    set[i / 64] = (set[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)is_in << i % 64;
-}
-
-/* Marks the neighbors of item j that come before it. */
-MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
-    const memoi_neighbors* neighbors = reuse->problem->neighbors;
-    memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
-    for (int64_t k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-        if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
-    reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
-}
-
-/* The latest item before i that is in a set and has no mark; n: none.  The latest lender is the
- * best choice, because the fewest items follow a late item. */
-MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
-                                 int32_t i) {
-    int32_t word = i / 64;
-    uint64_t found = set[word] & ~mark[word] & (((uint64_t)1 << i % 64) - 1);
-    for (; found == 0 && word > 0; found = set[word] & ~mark[word]) {
-        word--;
-        reuse->n_looks++;
-    }
-    return found ? 64 * word + 63 - __builtin_clzll(found) : (int32_t)reuse->problem->n_items;
-}
-
-/* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
- * *borrower: the item that follows this lender.  Returns n if there is no such lender. */
-MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
-    int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
-
-    *borrower = j;
-    memoi_reuse_mark(reuse, reuse->asker, j);
-    lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->asker, j);
-    if (lender < n) return lender;
-
-    /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
-    reuse->n_seen = reuse->n_queued = 0;
-    reuse->queue[reuse->n_queued++] = j;
-    reuse->reached_in[j] = exchange;
-    for (int64_t at = 0; at < reuse->n_queued; at++) {
-        int32_t b = reuse->queue[at];
-        memoi_reuse_mark(reuse, reuse->asker, b);
-        for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
-            memoi_reuse_set(reuse->unseen, i, 0);
-            reuse->seen[reuse->n_seen++] = i;
-            reuse->asked_by[i] = b;
-            for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
-                int32_t other = reuse->loans[k].borrower;
-                reuse->n_looks++;
-                if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
-                reuse->reached_in[other] = exchange;
-                reuse->gives_up[other] = k;
-                *borrower = reuse->queue[reuse->n_queued++] = other;
-                memoi_reuse_mark(reuse, reuse->taker, other);
-                lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->taker, other);
-                if (lender < n) return lender;
-            }
-        }
-    }
-    return n;
-}
-
-/* Item j borrows up to `need` bytes along a chain that ends at a lender.  Returns how many; -1: no
- * memory. */
-MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
-                                   int32_t borrower) {
-    int64_t bytes = memob_min(need, reuse->left[lender]);
-    for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
-        bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
-    reuse->left[lender] -= bytes;
-    if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
-    for (;; borrower = reuse->asked_by[lender]) {
-        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
-        if (borrower == j) return bytes;
-        reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
-        lender = reuse->loans[reuse->gives_up[borrower]].lender;
-    }
-}
-
-/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
- * does nothing if the lists of neighbors are too long.  0: no memory. */
-MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
-    enum { BEGUN = 1, OVER = 2 };
-    int64_t bound = 0, bytes = 0;
-    int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
-    memoi_reuse reuse;
-    int ok = MEMOI_WITHOUT(reuse) ? -1 : memoi_neighbors_list(problem);
-    if (ok <= 0) return ok < 0;
-    ok = memoi_reuse_create(&reuse, problem);
-
-    /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
-     * bound. */
-    for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
-        int64_t need = problem->items[j].size;
-        for (; ok && need > 0; need -= bytes, exchange++) {
-            lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
-            if (lender == n) break;
-            while (reuse.n_seen > 0) memoi_reuse_set(reuse.unseen, reuse.seen[--reuse.n_seen], 1);
-            bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
-            ok = bytes > 0 && exchange < INT32_MAX - 1;
-        }
-
-        bound += need;
-        for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
-            is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
-        for (; need > 0 && reuse.n_queued > 0; reuse.n_queued--) {
-            is_in_set[reuse.queue[reuse.n_queued - 1]] |= BEGUN;
-            reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
-        }
-        reuse.left[j] = problem->items[j].size;
-        memoi_reuse_set(reuse.unspent, j, 1);
-        memoi_reuse_set(reuse.unseen, j, 1);
-    }
-
-    for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
-    memob_arrays_free(&reuse.arrays);
-    MEMO_FREE(reuse.loans);
-    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
-    return ok;
-}
-
-/* --- >>cover ---
- * Knows: which items conflict.  Knows nothing of why.
- *
- * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
- * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
- * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
- * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
- * times its size.  An item without such pairs comes last, however large: else a set might end
- * without the pair that the set was made for. */
-
-enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
-
-typedef struct memoi_cover {
-    const memoi_problem* problem;
-    memob_arrays arrays;
-    int64_t n_words;
-    uint64_t* conflicts; /* (items, words): a bit for each neighbor */
-    uint64_t* open;      /* (items, words): neighbors with which the item shares no section yet */
-    int32_t* members;    /* of the section */
-    int32_t* candidates; /* items in conflict with all members */
-    int64_t* gain;       /* of a candidate: new pairs with the members */
-    int64_t n_members, n_candidates, n_sections, n_work;
-    memob_keyed* stays; /* an item in a section */
-    memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
-    int64_t n_stays, stay_capacity, order_capacity;
-} memoi_cover;
-
-MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
-    const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items;
-    memob_arrays* a = &cover->arrays;
-    memset(cover, 0, sizeof *cover);
-    cover->problem = problem;
-    cover->n_words = (n + 63) / 64;
-    cover->conflicts = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
-    cover->open = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
-    cover->members = MEMOB_ARRAY(a, int32_t, n);
-    cover->candidates = MEMOB_ARRAY(a, int32_t, n);
-    cover->gain = MEMOB_ARRAY(a, int64_t, n);
-    if (a->failed) return 0;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-            int32_t j = neighbors->list[k];
-            cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
-        }
-    memcpy(cover->open, cover->conflicts, (size_t)(n * cover->n_words) * sizeof(uint64_t));
-    return 1;
-}
-
-/* Item i joins the section.  0: no memory. */
-MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
-    const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
-    uint64_t* open = cover->open + i * cover->n_words;
-    int64_t n = 0;
-    for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
-        int32_t j = cover->members[k];
-        cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
-        open[j / 64] &= ~((uint64_t)1 << j % 64);
-    }
-    cover->members[cover->n_members++] = i;
-    for (int64_t k = 0; k < cover->n_candidates; k++) {
-        int32_t j = cover->candidates[k];
-        cover->candidates[n] = j;
-        n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
-        cover->gain[j] += (int64_t)(open[j / 64] >> j % 64 & 1);
-    }
-    cover->n_work += cover->n_members + cover->n_candidates;
-    cover->n_candidates = n;
-    if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
-                       sizeof(memob_keyed)))
-        return 0;
-    cover->stays[cover->n_stays].key = i;
-    cover->stays[cover->n_stays++].index = cover->n_sections;
-    return 1;
-}
-
-/* Makes a section that contains item i and the items of the set.  0: no memory. */
-MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
-    const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t first = cover->n_stays, earliest = i, latest = i;
-    int ok;
-    cover->n_members = cover->n_candidates = 0;
-    for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-        cover->candidates[cover->n_candidates++] = neighbors->list[k];
-        cover->gain[neighbors->list[k]] = 0;
-    }
-
-    /* The candidate with the largest gain joins, until there is none. */
-    ok = memoi_cover_join(cover, i);
-    while (ok && cover->n_candidates > 0) {
-        double most = -1, size;
-        for (int64_t k = 0; k < cover->n_candidates; k++) {
-            int32_t j = cover->candidates[k];
-            size = (double)cover->problem->items[j].size;
-            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
-            if (size <= most) continue;
-            most = size;
-            i = j;
-        }
-        ok = memoi_cover_join(cover, i);
-    }
-
-    for (int64_t k = first; ok && k < cover->n_stays; k++) {
-        earliest = memob_min(earliest, cover->stays[k].key);
-        latest = memob_max(latest, cover->stays[k].key);
-    }
-    if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
-                              sizeof(memob_keyed)))
-        return 0;
-    cover->order[cover->n_sections].key = latest * cover->problem->n_items + earliest;
-    cover->order[cover->n_sections].index = cover->n_sections;
-    cover->n_sections++;
-    return 1;
-}
-
-/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
-MEMOI int memoi_cover_sort(memoi_cover* cover) {
-    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
-    if (!number) return 0;
-    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
-    for (int64_t k = 0; k < cover->n_stays; k++)
-        cover->stays[k].index = number[cover->stays[k].index];
-    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
-    MEMO_FREE(number);
-    return 1;
-}
-
-/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
- * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
-MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    int64_t n = problem->n_items;
-    int32_t i;
-    memoi_cover cover;
-    memoi_range* range;
-    int ok = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover) ? -1 : memoi_neighbors_list(problem);
-    if (ok <= 0) return ok < 0;
-    ok = memoi_cover_create(&cover, problem);
-    for (i = 0; ok && is_in_set && i < n && !is_in_set[i];) i++;
-    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
-    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
-        const uint64_t* open = cover.open + i * cover.n_words;
-        for (int64_t k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
-            if (open[k])
-                ok = memoi_cover_grow(&cover, i, NULL);
-            else
-                k++;
-        if (ok && problem->neighbors->first[i] == problem->neighbors->first[i + 1])
-            ok = memoi_cover_grow(&cover, i, NULL);
-    }
-
-    /* An item has a range for each run of sections that contain the item. */
-    ok = ok && memoi_cover_sort(&cover);
-    range = ok && cover.n_work < MEMOI_COVER_WORK
-                ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
-                : NULL;
-    if (range) {
-        MEMO_FREE(problem->ranges);
-        MEMO_FREE(problem->held);
-        problem->held = NULL;
-        problem->n_held = 0;
-        problem->ranges = range;
-        problem->n_sections = cover.n_sections;
-        problem->n_ranges = 0;
-        problem->has_gaps = problem->is_cover = 1;
-        for (int64_t k = 0; k < cover.n_stays; k++) {
-            memoi_item* item = &problem->items[cover.stays[k].key];
-            int64_t section = cover.stays[k].index;
-            int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
-            if (is_first) item->first_range = problem->n_ranges;
-            if (is_first || range[problem->n_ranges - 1].end != section)
-                range[problem->n_ranges++].begin = section;
-            range[problem->n_ranges - 1].end = section + 1;
-            item->n_ranges = problem->n_ranges - item->first_range;
-        }
-        memoi_problem_limits(problem);
-        ok = memoi_problem_bounds(problem);
-    } else if (ok) {
-        ok = cover.n_work >= MEMOI_COVER_WORK; /* the pairs stay */
-    }
-    memob_arrays_free(&cover.arrays);
-    MEMO_FREE(cover.stays);
-    MEMO_FREE(cover.order);
-    return ok;
-}
-
-/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
- * 0 without memory; -1 if pairs are too many. */
+/* Adds the pairs that holds keep apart to a problem.  Returns 1; 0 without memory; -1 if pairs are
+ * too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
-    int64_t n = problem->n_items, capacity = 0;
+    int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
-    char* is_in_set = (char*)memob_calloc(n, 1);
-    int ok = item_of && is_in_set;
+    int ok = item_of != NULL;
     for (int64_t i = 0; ok && i < plan->n_buffers; i++) item_of[i] = -1;
-    for (int64_t i = 0; ok && i < n; i++) item_of[problem->items[i].buffer] = i;
-
-    /* Pairs that holds keep apart. */
+    for (int64_t i = 0; ok && i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
     for (int64_t h = 0, j = -1; ok > 0 && memoi_holds_next(plan, &h, &j);) {
         const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
         if (i < 0 || item_of[j] < 0) continue;
@@ -1926,25 +1414,39 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         problem->items[i].until =
             memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
     }
-    if (ok > 0 && problem->n_held > 0)
-        ok = memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
     MEMO_FREE(item_of);
-    MEMO_FREE(is_in_set);
     return ok;
 }
 
-/* A solution being looked for: the best offsets so far, in units, one an item. */
+/* --- >>solution ---
+ * Knows: the best plan so far, the effort that is left, and a part of a problem.  Knows nothing of
+ * engines. */
+
+/* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
-    int32_t is_optimal;
+    int64_t bound; /* no plan is lower: at the bound, the plan is proven */
 } memoi_solution;
 
-/* Nothing yet, in the caller's array of n offsets. */
-MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
+/* Nothing yet, in the caller's array of offsets. */
+MEMOI void memoi_solution_begin(memoi_solution* best, const memoi_problem* problem,
+                                int64_t* offsets) {
     best->offsets = offsets;
     best->peak = INT64_MAX;
-    best->is_optimal = 0;
+    best->bound = problem->lower_bound;
+}
+
+/* Sets the peak of the offsets; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+    int64_t highest = 0;
+    best->peak = 0;
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        const int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
+        if (top > best->peak) highest = i;
+        best->peak = memob_max(best->peak, top);
+    }
+    return highest;
 }
 
 /* Takes offsets if their peak is lower. */
@@ -1955,8 +1457,219 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     if (peak >= best->peak) return;
     best->peak = peak;
-    best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
+}
+
+/* When planning ends. */
+typedef struct memoi_clock {
+    double deadline;
+    const int32_t* stop; /* of the caller; NULL: none */
+} memoi_clock;
+
+MEMOI int memoi_clock_is_over(const memoi_clock* clock) {
+    return memob_now_s() > clock->deadline ||
+           (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
+}
+
+/* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
+typedef struct memoi_effort {
+    memoi_clock clock;
+    int64_t nodes_left; /* of each thread */
+    int64_t n_nodes;    /* spent */
+    int64_t n_before;   /* spent before, by those who gave this share */
+    uint64_t seed;
+    int64_t n_threads;
+    const memo_log* log;
+} memoi_effort;
+
+MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
+    n_nodes = memob_min(n_nodes, effort->nodes_left);
+    effort->n_nodes += n_nodes;
+    effort->nodes_left -= n_nodes;
+}
+
+MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
+    return effort->nodes_left <= 0 || memoi_clock_is_over(&effort->clock);
+}
+
+/* So many nodes of the effort; the caller spends those that are used. */
+MEMOI memoi_effort memoi_effort_take(const memoi_effort* effort, int64_t n_nodes) {
+    memoi_effort own = *effort;
+    own.nodes_left = memob_min(n_nodes, effort->nodes_left);
+    own.n_nodes = 0;
+    own.n_before = effort->n_before + effort->n_nodes;
+    return own;
+}
+
+MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* problem,
+                               const memoi_solution* best) {
+    char message[160];
+    if (!effort->log->write) return;
+    snprintf(message, sizeof message, "search: peak %lld, bound %lld, %lld nodes",
+             (long long)(best->peak * problem->unit_bytes),
+             (long long)(best->bound * problem->unit_bytes),
+             (long long)(effort->n_before + effort->n_nodes));
+    effort->log->write(effort->log->user, message);
+}
+
+/* Makes a problem of the items in the set.  The buffer of an item is then its index in the whole.
+ * offsets, if not NULL: an item with an offset >= 0 is fixed there, and loses what lies above the
+ * capacity.  0: no memory. */
+MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
+                             const int64_t* offsets, int64_t capacity, memoi_problem* part) {
+    int64_t i;
+    *part = *whole;
+    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->section_bounds = NULL;
+    part->held = NULL;
+    part->n_held = 0;
+    part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    for (i = 0; part->items && part->ranges && part->neighbors && i < whole->n_items; i++) {
+        memoi_item* item = &part->items[part->n_items];
+        if (!is_in_set[i]) continue;
+        *item = whole->items[i];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = i;
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        if (offsets && offsets[i] >= 0) {
+            item->fixed = offsets[i];
+            if (item->size > capacity - item->fixed) item->spare = 0;
+            item->size = memob_min(item->size, capacity - item->fixed);
+        }
+        part->n_fixed += item->fixed >= 0;
+        part->n_items++;
+    }
+
+    if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    memoi_problem_free(part);
+    return 0;
+}
+
+/* --- >>neighbors ---
+ * Knows: which items overlap.  Knows nothing of offsets. */
+
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
+
+/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
+ * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
+MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
+    int64_t low = i + 1, high = problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->items[middle].begin < problem->items[i].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many entries the lists have, with gaps at most. */
+MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
+    for (int64_t i = 0; i < n; i++)
+        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    return n_entries;
+}
+
+/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
+ * or the place of the next neighbor. */
+MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
+                               int is_listed) {
+    if (is_listed) {
+        neighbors->list[fill[i]] = (int32_t)j;
+        neighbors->list[fill[j]] = (int32_t)i;
+    }
+    fill[i]++;
+    fill[j]++;
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
+MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, n_entries, j, k;
+    memob_arrays scratch = {NULL, 0};
+    memob_keyed* order;
+    int64_t* fill;
+    int32_t* sorted;
+
+    /* A dense problem would need too much memory; callers then do without lists. */
+    if (neighbors->list) return 1;
+    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
+    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    if (neighbors->are_too_many) return -1;
+
+    /* The lists stay until the problem is freed, because several searches read them. */
+    fill = MEMOB_ARRAY(&scratch, int64_t, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
+    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
+    if (scratch.failed || !neighbors->first || !neighbors->list) {
+        memob_arrays_free(&scratch);
+        MEMO_FREE(neighbors->first);
+        MEMO_FREE(neighbors->list);
+        memset(neighbors, 0, sizeof *neighbors);
+        return 0;
+    }
+
+    /* Two passes, counts and then lists, so that all lists share one array. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            int64_t last = memoi_neighbors_item_last(problem, i);
+            for (j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
+        }
+        for (k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
+        for (int64_t i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+
+    /* Fixed items enter the lists of their neighbors first, the lowest first. */
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = neighbors->first[i];
+    }
+    if (problem->n_fixed > 0) {
+        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+        for (int64_t i = 0; i < n; i++)
+            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+    }
+    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
+        int32_t* list = neighbors->list + neighbors->first[i];
+        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
+        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
+    }
+    memob_arrays_free(&scratch);
+    return 1;
+}
+
+/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
+    const memoi_item* item = &problem->items[i];
+    int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (; k < last && problem->n_fixed > 0; k++) {
+        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
+        if (other->fixed < 0 || other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
 }
 
 /* --- >>unplaced ---
@@ -2129,12 +1842,12 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * Knows: the problem and orders of its items.  Knows nothing of plans found before.
  *
- * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
- * First fit: take the items in an order; put each into the lowest hole.
+ * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
+ * step of a program.  Lowest offset: take the unplaced item that can lie lowest, ties by an order;
+ * put it there.  Sweep: take the items in order of time, from the fullest section both ways.
  *
- * Lowest offset takes no notice of gaps, and places all items above the fixed items.  Then every
- * item lives in one piece, and lowest offset is fast for any number of items.  First fit takes
- * notice of gaps, and needs lists of neighbors. */
+ * Both take no notice of gaps, and place all items above the fixed items.  Then every item lives in
+ * one piece, and both are fast for any number of items. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -2195,17 +1908,6 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
-/* The order by offsets.  First fit in this order raises no item. */
-MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int64_t* offsets,
-                                         memoi_ranked* ranked) {
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        ranked[i].index = i;
-        ranked[i].first = -(double)offsets[i];
-        ranked[i].second = 0;
-    }
-    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
-}
-
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
@@ -2214,10 +1916,9 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
-    const memoi_problem* problem; /* NULL: no run has begun */
+    const memoi_problem* problem;
+    const memoi_clock* clock;
     memob_arrays arrays;
-    double deadline;
-    int32_t is_fit; /* by first fit, else by lowest offset */
     memoi_ranked* ranked;
     int64_t* offsets;
     int64_t* load; /* bounds of sections, as the leaves of a tree of their largest */
@@ -2227,17 +1928,17 @@ typedef struct memoi_greedy {
     /* Tops of plateaus by first section, as the leaves of a tree of the lowest; INT64_MAX: none
      * begins here. */
     int64_t* tops;
-    int64_t n_leaves;    /* a power of 2 */
-    memoi_range* places; /* scratch of first fit, two an item */
+    int64_t n_leaves; /* a power of 2 */
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
+MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem,
+                              const memoi_clock* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
-    greedy->deadline = deadline;
+    greedy->clock = clock;
     greedy->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     greedy->offsets = MEMOB_ARRAY(a, int64_t, n);
     greedy->load = MEMOB_ARRAY(a, int64_t, 2 * problem->n_sections);
@@ -2247,12 +1948,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
-/* The time at which a run ends that has placed so many of n items.  The present if these are too
- * few to tell. */
-MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
-    double now = memob_now_s();
-    return n_placed < MEMOI_GREEDY_PACE ? now
-                                        : begin + (now - begin) * (double)n / (double)n_placed;
+/* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
+MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
+    const double now = memob_now_s(), n = (double)greedy->problem->n_items;
+    return memoi_clock_is_over(greedy->clock) ||
+           (n_placed >= MEMOI_GREEDY_PACE &&
+            begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
 
 /* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
@@ -2406,8 +2107,7 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     double begin = memob_now_s();
     memoi_plateau_begin(greedy);
     for (int64_t round = 1; n_placed < n; round++) {
-        if (round % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
-            return 0;
+        if (round % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
         n_placed += memoi_plateau_step(greedy);
     }
     return 1;
@@ -2604,167 +2304,89 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     return ok;
 }
 
-/* --- >>first fit ---
- * Knows: an order and the items placed so far.  Knows nothing of sections.
- *
- * Each item, in its turn, goes into the lowest hole that the items before it have left. */
-
-MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
-    return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
-}
-
-/* The lowest offset at which an item is clear of n ranges.  Each round jumps on top of ranges in
- * the way, and drops ranges that end below.  After many rounds the ranges are sorted; then a single
- * further round is enough. */
-MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
-    int64_t offset, next = 0, round = 0, n_above;
-    do {
-        if (++round == MEMOI_TRIES)
-            qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
-        offset = next;
-        n_above = 0;
-        for (int64_t k = 0; k < n; k++) {
-            memoi_range here = taken[k];
-            next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
-            taken[n_above] = here;
-            n_above += here.end > next;
-        }
-        n = n_above;
-        if (item->alignment > 1) next = memob_align_up(next, item->alignment);
-    } while (next > offset);
-    return offset;
-}
-
-/* Places the items whose offset is -1, in the order of ranked.  Returns -1; the first item that
- * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
- * item. */
-MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
-                            int64_t capacity, double deadline, memoi_range* places,
-                            int64_t* offsets) {
-    const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, i;
-    memoi_range* taken = places + n;
-    for (i = 0; i < n; i++) { /* what is not placed is in no way */
-        places[i].begin = memob_max(offsets[i], 0);
-        places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
-    }
-    for (int64_t k = 0; k < n; k++) {
-        int64_t n_taken = 0;
-        const memoi_item* item = &problem->items[i = ranked[k].index];
-        if (k % MEMOI_CLOCK == 0 && memob_now_s() > deadline) return n;
-        if (offsets[i] >= 0) continue;
-        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
-            taken[n_taken] = places[neighbors->list[l]];
-            n_taken += taken[n_taken].end > 0;
-        }
-        places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
-        places[i].end = offsets[i] + item->size;
-        if (places[i].end - item->spare > capacity) return i;
-    }
-    return -1;
-}
-
 /* --- >>greedy runs ---
- * Knows: both rules, and orders.  Knows nothing of the exact search. */
+ * Knows: sweeps, lowest offset, and orders; the door of greedy.  Knows nothing of searches. */
 
-/* First fit from now on, if the lists of neighbors are not too long.  0: no memory. */
-MEMOI int memoi_greedy_fit(memoi_greedy* greedy) {
-    int listed = memoi_neighbors_list(greedy->problem);
-    greedy->is_fit = listed > 0;
-    if (listed > 0)
-        greedy->places = MEMOB_ARRAY(&greedy->arrays, memoi_range, 2 * greedy->problem->n_items);
-    return listed != 0 && !greedy->arrays.failed;
-}
+enum { MEMOI_GREEDY_RUNS = 5 };
 
-/* Places all items in the order of greedy->ranked.  Returns 0 if time is up. */
-MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    if (!greedy->is_fit) return memoi_plateau_run(greedy);
-    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
-    return memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->deadline, greedy->places,
-                         greedy->offsets) < 0;
-}
-
-/* Tries one order after the other until a plan meets target or last_begin is over.  A run is given
- * up as soon as it would last too long. */
-MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_begin,
-                            memoi_solution* best) {
+/* Ranks the items for a run of lowest offset. */
+MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
                                               MEMOI_ORDER_LOAD, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_START};
-    for (int k = 0; k < (int)(sizeof orders / sizeof *orders); k++) {
-        if (best->peak <= target || memob_now_s() > last_begin) break;
-        if (orders[k] == MEMOI_ORDER_LOAD)
-            memoi_greedy_order_by_load(greedy);
-        else
-            memoi_greedy_order_items(greedy->problem, orders[k], NULL, greedy->ranked);
-        if (memoi_greedy_run(greedy)) memoi_solution_offer(greedy->problem, greedy->offsets, best);
-    }
+    if (orders[run] == MEMOI_ORDER_LOAD)
+        memoi_greedy_order_by_load(greedy);
+    else
+        memoi_greedy_order_items(greedy->problem, orders[run], NULL, greedy->ranked);
 }
 
-/* Repeats greedy runs.  What ends above the target comes earlier in the next order, by a random
- * step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run, what meets
- * full sections comes first. */
-MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solution* best) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items;
-    uint64_t random = 0;
-    memoi_greedy_order_by_load(greedy);
-    for (int64_t k = 0; k < n; k++) {
-        greedy->ranked[k].first = 1 - (double)k / (double)n;
-        greedy->ranked[k].second = 0;
-    }
-    for (int64_t run = 0; run < MEMOI_TRIES && best->peak > target && memoi_greedy_run(greedy);
-         run++) {
-        memoi_solution_offer(problem, greedy->offsets, best);
-        for (int64_t k = 0; k < n; k++) {
-            memoi_ranked* ranked = &greedy->ranked[k];
-            if (memoi_item_top(&problem->items[ranked->index], greedy->offsets[ranked->index]) >
-                target)
-                ranked->first += 0.05 * memoi_search_random_real(&random);
-        }
-        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
-    }
-}
-
-/* Two sweeps; only the first if its plan meets target, or last_begin is over.  0: no memory. */
-MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_begin,
-                             memoi_solution* best) {
+/* Two sweeps; only the first if its plan meets the target, or time is up.  0: no memory. */
+MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
     for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memob_now_s() > last_begin)) break;
+        if (k > 0 && (best->peak <= target || memoi_clock_is_over(greedy->clock))) break;
         if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
         memoi_solution_offer(greedy->problem, greedy->offsets, best);
     }
     return 1;
 }
 
-/* Greedy runs until a plan meets target or time is up.  There is always a plan: a large problem
- * begins with sweeps, and a small problem ends with sweeps if nothing is found.  Lowest offset
- * comes before first fit; a problem that is not easy gets first fit alone, repeated.  After
- * last_begin no order is begun, though a run, and repeated runs, may go on to the deadline. */
-MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
-                                     double last_begin, double deadline, memoi_solution* best,
+/* Runs number first to last - 1, until a plan meets the target or time is up.  There is always a
+ * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
+ * with sweeps.  A run is given up as soon as it would last too long. */
+MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
+                                     int64_t target, const memoi_clock* clock, memoi_solution* best,
                                      memo_error* error) {
-    const int is_large = problem->n_items > MEMOI_SMALL_ITEMS && best->peak == INT64_MAX;
     memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, deadline);
-    if (ok && is_large) ok = memoi_greedy_sweep(&greedy, target, last_begin, best);
-    if (ok && !memoi_problem_is_easy(problem) && memob_now_s() <= last_begin)
-        ok = memoi_greedy_fit(&greedy);
-    if (ok && !MEMOI_WITHOUT(orders)) memoi_greedy_try(&greedy, target, last_begin, best);
-    if (ok && best->peak > target && memob_now_s() <= last_begin) {
-        if (greedy.is_fit && !MEMOI_WITHOUT(repeat)) {
-            memoi_greedy_repeat(&greedy, target, best);
-        } else if (!greedy.is_fit && !MEMOI_WITHOUT(first_fit)) {
-            ok = memoi_greedy_fit(&greedy);
-            if (ok && greedy.is_fit) memoi_greedy_try(&greedy, target, last_begin, best);
-        }
+    int ok = memoi_greedy_create(&greedy, problem, clock);
+    if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
+        ok = memoi_greedy_sweep(&greedy, target, best);
+    for (int run = first; ok && run < last && best->peak > target; run++) {
+        if (MEMOI_WITHOUT(orders) || memoi_clock_is_over(clock)) break;
+        memoi_greedy_rank(&greedy, run);
+        if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
-    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, target, last_begin, best);
+    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, target, best);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
+
+/* --- >>pack doors ---
+ * Knows: where extras/memo_pack.h, if it is included first, adds to the planner: engines for
+ * puzzles and for several streams.  Without it, these do nothing. */
+
+struct memoi_exact;
+struct memoi_loop;
+
+/* memo_plan_solve, for what plans smaller plans on its way. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
+
+#ifdef MEMO_PACK
+
+/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
+MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
+/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
+ * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
+MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
+MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* More engines in a round, each with so many nodes. */
+MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
+/* Buys waits; solve: plans with some of them. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
+                                 memo_error* error);
+
+#else
+
+#define memoi_pack_pose(plan, problem)               1
+#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
+#define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
+#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
+                   "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
+                   "implementation of memo_plan.h")
+
+#endif
 
 /* ---- >>exact search -----------------------------------------------------------------------------
  * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
@@ -2904,7 +2526,7 @@ typedef struct memoi_search {
     memoi_tightness tightness;
     int32_t use_weights;
     int64_t n_nodes, node_stop;
-    double deadline;
+    const memoi_clock* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
@@ -2914,12 +2536,13 @@ typedef struct memoi_search {
     double run_length;
     int64_t node_end; /* of its budget */
 
-    /* side by side with other searches */
-    int64_t place;      /* among them */
-    int64_t* answered;  /* the earliest answer so far; a search that is beyond this node stops */
-    int64_t node_begin; /* from here on all searches count together */
-    int32_t is_overtaken;
+    int64_t node_begin;
     memoi_verdict verdict;
+
+    /* side by side with other searches, if extras/memo_pack.h runs several */
+    int64_t place;     /* among them */
+    int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
+    int32_t is_overtaken;
 } memoi_search;
 
 MEMOI void memoi_search_free(memoi_search* search) {
@@ -2959,14 +2582,23 @@ enum {
     MEMOI_BASES_MOST = 1 << 19
 };
 
-enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BYTES = 1 << 26 };
+/* Members of all sections; pairs and threads, in extras/memo_pack.h. */
+enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 
-/* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
-MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
+/* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
+ * frees the search in any case. */
+MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
+                              const memoi_clock* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
+    int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
+    search->clock = clock;
+    search->random = seed;
+    if (n > MEMOI_SEARCH_ITEMS || problem->held) return -1;
+    listed = memoi_neighbors_list(problem);
+    if (listed <= 0) return listed;
     search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
@@ -3458,16 +3090,17 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* A moment of the searches side by side.  It counts nodes, which do not depend on a clock; the
- * place of the search breaks ties. */
+/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
+ * the search breaks ties. */
 MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 16 == 0) {
-        if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
-        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
+        if (memoi_clock_is_over(search->clock)) search->is_out_of_time = 1;
+        if (search->answered &&
+            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
@@ -3527,8 +3160,9 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     return verdict;
 }
 
-/* ---- >>smallest peak ----------------------------------------------------------------------------
- * Knows: runs of the exact search within a capacity.  Knows nothing of plans in bytes.
+/* --- >>smallest peak ---
+ * Knows: runs of the exact search, and which capacity is attempted next; the door of the search.
+ * Knows nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
@@ -3557,10 +3191,10 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, problem->n_items + problem->n_items / 2);
 }
 
-/* Tells the searches side by side when this one has an answer. */
+/* Tells other searches when this one has an answer. */
 MEMOI void memoi_search_answer(memoi_search* search) {
-    int64_t now = memoi_search_moment_of(search);
-    int64_t answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
+    const int64_t now = memoi_search_moment_of(search);
+    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
     while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
@@ -3599,977 +3233,112 @@ MEMOI int memoi_search_run(memoi_search* search) {
     return search->n_nodes < search->node_end;
 }
 
-/* --- >>side by side ---
- * Knows: threads.  Knows nothing of how one search decides.
- *
- * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
- * first run is alone, because most attempts end with the first run, sooner than a thread starts.
- *
- * The answer comes from the search that needed the fewest nodes.  Every other search stops at that
- * number of nodes, takes over the weights of sections of that search, and keeps its random numbers.
- * So the answer depends only on seed, budget and number of threads.  The first search is the same
- * as with one thread, until another search answers earlier. */
-
-typedef struct memoi_team {
-    memoi_search* searches;
-    int64_t n;
-} memoi_team;
-
-MEMOI void memoi_team_free(memoi_team* team) {
-    for (int64_t k = 0; k < team->n; k++) memoi_search_free(&team->searches[k]);
-    MEMO_FREE(team->searches);
+/* Begins an attempt at a capacity: again with the first style of run and the shortest run. */
+MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
+    search->capacity = capacity;
+    memob_map_free(&search->bases);
+    memset(&search->bases, 0, sizeof search->bases);
+    search->verdict = MEMOI_STOPPED;
+    search->is_overtaken = 0;
+    search->n_runs = 0;
+    search->run_length = (double)memoi_search_shortest_run(search->problem);
+    search->node_begin = search->n_nodes;
+    search->node_end = search->n_nodes + budget;
 }
 
-/* As memoi_search_create. */
-MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int64_t n,
-                            uint64_t seed, double deadline) {
-    int created;
-    memset(team, 0, sizeof *team);
-    if (problem->n_items > MEMOI_SEARCH_ITEMS || problem->held) return -1;
-    created = memoi_neighbors_list(problem);
-    if (created <= 0) return created;
-    team->searches = (memoi_search*)memob_calloc(n, sizeof(memoi_search));
-    if (!team->searches) created = 0;
-    for (; team->n < n && created > 0; team->n++) {
-        memoi_search* search = &team->searches[team->n];
-        created = memoi_search_create(search, problem);
-        search->deadline = deadline;
-        search->random = seed + (uint64_t)team->n;
-        search->place = team->n;
-    }
-    if (created <= 0) memoi_team_free(team);
-    return created;
-}
-
-/* Runs until there is an answer or the budget is spent. */
-MEMOI void* memoi_team_work(void* search) {
-    while (memoi_search_run((memoi_search*)search)) continue;
-    return NULL;
-}
-
-/* Runs all searches to their end.  A search without a thread of its own runs last, on the calling
- * thread. */
-MEMOI void memoi_team_runs(memoi_team* team) {
-#ifndef MEMO_NO_HOST_DEVICE
-    pthread_t threads[MEMOI_THREADS];
-    char is_started[MEMOI_THREADS] = {0};
-    for (int64_t k = 1; k < team->n; k++)
-        is_started[k] = !memob_thread_create(&threads[k], MEMOI_THREAD_STACK_BYTES, memoi_team_work,
-                                             &team->searches[k]);
-    memoi_team_work(&team->searches[0]);
-    for (int64_t k = 1; k < team->n; k++) {
-        if (is_started[k])
-            pthread_join(threads[k], NULL);
-        else
-            memoi_team_work(&team->searches[k]);
-    }
-#else
-    for (int64_t k = 0; k < team->n; k++) memoi_team_work(&team->searches[k]);
-#endif
-}
-
-/* The search that answered, or NULL; *n_nodes: spent, by the thread that spent most. */
-MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
-                                              int64_t* n_nodes) {
-    const memoi_search* first = NULL;
-    memoi_search* searches = team->searches;
-    uint64_t random[MEMOI_THREADS];
-    int64_t answered = INT64_MAX, k;
-
-    /* Each attempt begins again with the first style of run and the shortest run. */
-    for (k = 0; k < team->n; k++) {
-        searches[k].capacity = capacity;
-        memob_map_free(&searches[k].bases);
-        memset(&searches[k].bases, 0, sizeof searches[k].bases);
-        searches[k].answered = &answered;
-        searches[k].verdict = MEMOI_STOPPED;
-        searches[k].is_overtaken = 0;
-        searches[k].n_runs = 0;
-        searches[k].run_length = (double)memoi_search_shortest_run(searches[k].problem);
-        searches[k].node_begin = searches[k].n_nodes;
-        searches[k].node_end = searches[k].n_nodes + budget;
-        random[k] = searches[k].random;
-    }
-
-    /* One thread does the first run, because most attempts end there. */
-    if (memoi_search_run(&searches[0])) memoi_team_runs(team);
-    for (k = 0, *n_nodes = 0; k < team->n && !first; k++) {
-        int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
-        *n_nodes = memob_max(*n_nodes, n_own);
-        if (searches[k].verdict == MEMOI_STOPPED ||
-            memoi_search_moment_of(&searches[k]) != answered)
-            continue;
-        first = &searches[k];
-        *n_nodes = n_own;
-    }
-
-    /* The other searches take the weights of the search that answered, and restore their random
-     * state.  Then the result does not depend on timing. */
-    for (k = 0; first && k < team->n; k++) {
-        if (&searches[k] == first) continue;
-        searches[k].random = random[k];
-        memcpy(searches[k].weight, first->weight,
-               (size_t)searches[k].problem->n_sections * sizeof(double));
-    }
-    return first;
-}
-
-/* What a search may spend. */
-typedef struct memoi_effort {
-    double deadline;
-    int64_t nodes_left; /* of each thread */
-    uint64_t seed;
-    int64_t n_threads;
-    const memo_log* log;
-} memoi_effort;
-
-/* Takes a share of the remaining effort.  The caller adds its unused nodes back. */
-MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
-    double now = memob_now_s();
-    memoi_effort own = *effort;
-    own.deadline = now + share * (effort->deadline - now);
-    own.nodes_left =
-        share < 1 ? (int64_t)ceil(share * (double)effort->nodes_left) : effort->nodes_left;
-    effort->nodes_left -= own.nodes_left;
-    return own;
-}
-
-MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* problem,
-                               const memoi_solution* best, int64_t bound, int64_t n_nodes) {
-    char message[160];
-    if (!effort->log->write) return;
-    snprintf(message, sizeof message, "search: peak %lld, bound %lld, %lld nodes",
-             (long long)(best->peak * problem->unit_bytes),
-             (long long)(bound * problem->unit_bytes), (long long)n_nodes);
-    effort->log->write(effort->log->user, message);
-}
-
-/* Makes a problem of the items of [first, last), or of the items in the set if there is a set.  The
- * buffer of an item is then its index in the whole.  offsets, if not NULL: an item with an offset
- * >= 0 is fixed there, and loses what lies above the capacity.  0: no memory. */
-MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t last,
-                             const char* is_in_set, const int64_t* offsets, int64_t capacity,
-                             memoi_problem* part) {
-    int64_t i;
-    *part = *whole;
-    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
-    part->section_bounds = NULL;
-    part->items = (memoi_item*)memob_calloc(last - first, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
-    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-
-    for (i = first; part->items && part->ranges && part->neighbors && i < last; i++) {
-        memoi_item* item = &part->items[part->n_items];
-        if (is_in_set && !is_in_set[i]) continue;
-        *item = whole->items[i];
-        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
-               (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = i;
-        item->first_range = part->n_ranges;
-        part->n_ranges += item->n_ranges;
-        if (offsets && offsets[i] >= 0) {
-            item->fixed = offsets[i];
-            if (item->size > capacity - item->fixed) item->spare = 0;
-            item->size = memob_min(item->size, capacity - item->fixed);
-        }
-        part->n_fixed += item->fixed >= 0;
-        part->n_items++;
-    }
-
-    if (i == last && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
-    memoi_problem_free(part);
-    return 0;
-}
-
-/* --- >>cores ---
- * Knows: the exact search and first fit.  Knows nothing of lower bounds.
- *
- * A few items often decide that a capacity is too small, and a search of these items alone is
- * faster.  A *core* is such a set, and begins with the fixed items.  If the core has a plan within
- * the capacity, all other items go around the core by first fit.  An item that does not fit joins
- * the core, and the core is searched again.  If the core has no plan, neither has the whole. */
-
-typedef struct memoi_cores {
-    const memoi_problem* problem; /* NULL: there are no cores */
-    memob_arrays arrays;
-    char* is_in;          /* the core, of an item */
-    int64_t* offsets;     /* of items, -1: not placed */
-    memoi_range* places;  /* scratch, two an item */
-    memoi_ranked* ranked; /* items by size */
-    int32_t* covered;     /* scratch of windows: sections */
-    uint64_t seed;
-    double deadline;
-} memoi_cores;
-
-/* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
-                             const memoi_effort* effort) {
-    int64_t n = problem->n_items;
-    memob_arrays* a = &cores->arrays;
-    memset(cores, 0, sizeof *cores);
-    cores->problem = problem;
-    cores->seed = effort->seed;
-    cores->deadline = effort->deadline;
-    cores->is_in = (char*)memob_arrays_add(a, n, 1);
-    cores->offsets = MEMOB_ARRAY(a, int64_t, n);
-    cores->places = MEMOB_ARRAY(a, memoi_range, 2 * n);
-    cores->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
-    if (n > MEMOI_SEARCH_ITEMS) cores->covered = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
-    if (a->failed) return 0;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->ranked);
-    return 1;
-}
-
-/* Looks for a plan of the core, and sets the verdict and the offsets.  *n_nodes, the budget, loses
- * the nodes spent.  0: no memory. */
-MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
-                            memoi_verdict* verdict) {
-    memoi_problem part;
-    memoi_team team;
-    int64_t n_spent;
-    int ok = memoi_problem_pick(cores->problem, 0, cores->problem->n_items, cores->is_in,
-                                cores->offsets, capacity, &part);
-    if (!ok) return 0;
-    *verdict = MEMOI_STOPPED;
-    ok = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
-    if (ok > 0) {
-        const memoi_search* answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
-        *n_nodes -= n_spent + 1;
-        if (answer) *verdict = answer->verdict;
-        for (int64_t i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
-            cores->offsets[part.items[i].buffer] = answer->minimum[i];
-        ok = !team.searches->is_out_of_memory;
-        memoi_team_free(&team);
-    }
-    memoi_problem_free(&part);
-    return ok != 0;
-}
-
-/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
- * memory. */
-MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
-                              memoi_verdict* verdict, memoi_solution* best) {
-    int64_t left = *n_nodes, missing = 0;
-
-    /* The core of another capacity is no guide: a small core is best. */
-    for (int64_t i = 0; i < cores->problem->n_items; i++)
-        cores->is_in[i] = cores->problem->items[i].fixed >= 0;
-    for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
-        for (int64_t i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
-        if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
-        if (*verdict == MEMOI_FOUND)
-            missing = memoi_fit_run(cores->problem, cores->ranked, capacity, HUGE_VAL,
-                                    cores->places, cores->offsets);
-        if (*verdict == MEMOI_FOUND && missing >= 0) cores->is_in[missing] = 1;
-    }
-    if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
-    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, best);
-    *n_nodes -= left;
-    return 1;
-}
-
-/* --- >>windows ---
- * Knows: a plan of many items, and the exact search.  Knows nothing of how the plan was made.
- *
- * In a plan of many items few items lie above a capacity that is a little smaller.  A *window* is
- * the items that live only near such an item, and all items above the capacity at that time.  The
- * exact search places the items of a window again; all other items keep their offsets. */
-
-/* Lists the items of a window around a section, with offset -1, and all items that overlap the
- * window; returns how many.  On each side of the section the window has `lives` times as many
- * begins as items live at the section. */
-MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
-                                const memoi_solution* best) {
-    const memoi_problem* problem = cores->problem;
-    int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, n_in = 0;
-    int64_t begin, end, i, k;
-    for (i = 0; i < n && problem->items[i].begin <= section; i++)
-        n_live += problem->items[i].end > section;
-    k = (int64_t)(lives * (double)n_live) + 1;
-    begin = problem->items[memob_max(0, i - k)].begin;
-    end = i + k < n ? problem->items[i + k].begin : problem->n_sections;
-
-    /* The items, and the sections in which they live. */
-    memset(cores->covered, 0, (size_t)(problem->n_sections + 1) * sizeof(int32_t));
-    for (i = 0; i < n; i++) {
-        const memoi_item* item = &problem->items[i];
-        int is_over = memoi_item_top(item, best->offsets[i]) > capacity;
-        cores->offsets[i] = best->offsets[i];
-        if (item->fixed >= 0 || item->begin >= end || item->end <= begin ||
-            (!is_over && (item->begin < begin || item->end > end)))
-            continue;
-        cores->offsets[i] = -1;
-        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
-            cores->covered[problem->ranges[k].begin]++;
-            cores->covered[problem->ranges[k].end]--;
-        }
-    }
-    for (k = 0; k <= problem->n_sections; k++) { /* from changes to sections covered before */
-        n_open += cores->covered[k];
-        cores->covered[k] = (int32_t)n_covered;
-        n_covered += n_open > 0;
-    }
-
-    /* The items of the window, and what overlaps these items within the capacity. */
-    for (i = 0; i < n; i++) {
-        const memoi_range* range = &problem->ranges[problem->items[i].first_range];
-        for (k = 0; k < problem->items[i].n_ranges &&
-                    cores->covered[range[k].begin] == cores->covered[range[k].end];)
-            k++;
-        cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
-        n_in += cores->is_in[i];
-    }
-    return n_in;
-}
-
-/* Sets the peak of a plan; returns the item that ends there. */
-MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
-    int64_t highest = 0, i;
-    for (best->peak = i = 0; i < problem->n_items; i++) {
-        int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
-        if (top > best->peak) highest = i;
-        best->peak = memob_max(best->peak, top);
-    }
-    best->is_optimal = best->peak <= problem->lower_bound;
-    return highest;
-}
-
-/* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
- * after a few windows that fail, each twice the window before: items outside of a window may be the
- * reason.  Each window may spend the budget.  A window too large for the budget waits for a larger
- * budget.  0: no memory. */
-MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
-                                memoi_effort* effort, memoi_solution* best) {
-    const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
-    const memoi_problem* problem = cores->problem;
-    int64_t left, n_in, k;
-    double reach = smallest, lives;
-    for (;;) {
-        const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
-        memoi_verdict verdict;
-        left = budget = memob_min(budget, effort->nodes_left);
-        if (best->peak <= capacity || reach > largest || left <= 0 ||
-            memob_now_s() > cores->deadline)
-            return 1;
-
-        /* A section of the item's life, at random.  A window of too many items is halved. */
-        k = item->begin +
-            (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
-        lives = reach;
-        while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
-               lives >= 0.25)
-            lives /= 2;
-        if (n_in + n_in / 2 > budget) return 1;
-        if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
-        effort->nodes_left -= budget - left;
-        for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
-            if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
-        reach = verdict == MEMOI_FOUND ? smallest : 2 * reach;
-    }
-}
-
-/* --- >>ejections ---
- * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
- *
- * The highest item waits for a place within a capacity.  A waiting item takes the place where the
- * items in its way weigh least, and then these items wait.  An item that took a place weighs more
- * from then on, so that the same items do not chase each other.
- * (An ejection pool, Nagata and Braysy 2009.) */
-
-enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
-
-typedef struct memoi_ejections {
-    const memoi_problem* problem;
-    int64_t* offsets; /* of items; -1: the item waits */
-    double* weight;
-    int32_t* waiting;           /* the last one is placed first */
-    memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
-    memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
-    int32_t* place;
-    int32_t* end;         /* of items */
-    int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
-    int64_t n_waiting;
-    uint64_t random;
-} memoi_ejections;
-
-/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
- * Scratch: sorted, and place, of n + 2. */
-MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
-                             memob_keyed* sorted, int32_t* place) {
-    int bits = 1;
-    int64_t mask, sum;
-    while (n >> (bits + 2) > 0) bits++;
-    mask = ((int64_t)1 << bits) - 1;
-    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
-        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
-        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
-        for (int64_t k = sum = 0; k <= mask; k++) {
-            sum += place[k];
-            place[k] = (int32_t)(sum - place[k]);
-        }
-        for (int64_t k = 0; k < n; k++)
-            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
-        memcpy(list, sorted, (size_t)n * sizeof *list);
-    }
-}
-
-/* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
-    const memoi_problem* problem = e->problem;
-    const memoi_neighbors* lists = problem->neighbors;
-    const memoi_item* items = problem->items;
-    const int64_t size = items[i].size;
-    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
-    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
-    double weight = 0, least = HUGE_VAL;
-
-    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
-     * before i ends are looked at. */
-    for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
-        const int64_t j = lists->list ? lists->list[k] : k;
-        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
-            e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
-            k += MEMOI_EJECTIONS_BLOCK - 1;
-            continue;
-        }
-        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
-            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
-            continue;
-        e->begins[n].key = e->offsets[j] - size;
-        e->ends[n].key = e->offsets[j] + items[j].size;
-        e->begins[n].index = e->ends[n].index = j;
-        top = memob_max(top, e->ends[n].key);
-        n++;
-    }
-    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
-
-    /* On the ground, or on top of a neighbor. */
-    for (int64_t k = -1; k < n && least > 0; k++) {
-        const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
-        if (memoi_item_top(&items[i], offset) > capacity) break;
-        for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
-            weight += e->weight[e->begins[n_begun].index];
-            n_fixed += items[e->begins[n_begun].index].fixed >= 0;
-        }
-        for (; n_ended < n && e->ends[n_ended].key <= offset; n_ended++) {
-            weight -= e->weight[e->ends[n_ended].index];
-            n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
-        }
-        weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
-        if (n_fixed > 0 || weight >= least) continue;
-        least = weight;
-        place = offset;
-    }
-    if (place < 0) return 0;
-    for (int64_t k = 0; k < n && least > 0; k++) {
-        const int64_t j = e->ends[k].index;
-        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
-        e->offsets[j] = -1;
-        e->waiting[e->n_waiting++] = (int32_t)j;
-    }
-    e->offsets[i] = place;
-    if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
-                        (double)(items[i].end - items[i].begin);
-    return 1;
-}
-
-/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
- * lowered item is not raised again, and weights stay: an item that was often in the way stays
- * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
- * step.  The shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
-MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
-                                 memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
-    enum { PLACES = 4, STEPS = 160 }; /* of a node; from a plan to the goal, at most */
-    const int64_t n = problem->n_items, before = effort->nodes_left;
-    int64_t step = 0, budget = MEMOI_TRIES, n_places, highest;
-    int listed = memoi_neighbors_list(problem);
-    memob_arrays a = {NULL, 0};
-    memoi_ejections e;
-    memset(&e, 0, sizeof e);
-    e.problem = problem;
-    e.random = effort->seed;
-    e.offsets = MEMOB_ARRAY(&a, int64_t, n);
-    e.weight = MEMOB_ARRAY(&a, double, n);
-    e.waiting = MEMOB_ARRAY(&a, int32_t, n);
-    e.begins = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.ends = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.sorted = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.place = MEMOB_ARRAY(&a, int32_t, n + 2);
-    e.end = MEMOB_ARRAY(&a, int32_t, n);
-    e.largest_end = MEMOB_ARRAY(&a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
-    for (int64_t i = 0; !a.failed && i < n; i++) {
-        int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
-        e.end[i] = (int32_t)problem->items[i].end;
-        e.weight[i] = (double)problem->items[i].size *
-                      (double)(problem->items[i].end - problem->items[i].begin);
-        if (e.end[i] > *largest) *largest = e.end[i];
-    }
-    if (listed == 0) a.failed = 1;
-    if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
-    n_nodes = before - memob_min(n_nodes, before); /* left at the end */
-    if (!a.failed) memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    for (int64_t capacity = INT64_MAX; !a.failed;) {
-        highest = memoi_solution_highest(problem, best);
-        if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
-            break;
-        if (capacity >= best->peak) {
-            step = memob_max(2 * step, (best->peak - goal) / STEPS + 1);
-            capacity = memob_max(goal, best->peak - step);
-        }
-
-        /* The highest item waits. */
-        e.offsets[highest] = -1;
-        e.waiting[0] = (int32_t)highest;
-        e.n_waiting = 1;
-        for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
-            if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
-            if (n_places % MEMOI_CLOCK == 0 && memob_now_s() > effort->deadline) break;
-            if (!memoi_ejections_place(&e, e.waiting[--e.n_waiting], capacity)) {
-                e.n_waiting++;
-                break;
-            }
-        }
-        effort->nodes_left -= memob_min(n_places / PLACES + 1, effort->nodes_left);
-        if (e.n_waiting == 0) {
-            memcpy(best->offsets, e.offsets, (size_t)n * sizeof(int64_t));
-            continue;
-        }
-        if (cores) {
-            cores->deadline =
-                memob_now_s() + (effort->deadline - memob_now_s()) / (double)MEMOI_SHARE;
-            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / MEMOI_SHARE,
-                                              budget / MEMOI_SHARE, effort, best);
-        }
-        memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-        if (best->peak <= capacity) continue;
-
-        capacity = INT64_MAX;
-        step /= MEMOI_SHARE; /* and twice that comes next */
-        if (step <= (best->peak - goal) / STEPS && budget < (int64_t)1 << 40) budget *= 2;
-        memoi_search_report(effort, problem, best, problem->lower_bound,
-                            before - effort->nodes_left);
-    }
-    memob_arrays_free(&a);
-    return !a.failed;
-}
-
-/* --- >>rounds ---
- * Knows: which capacity is attempted next.  Knows nothing of how an attempt is made. */
-
-typedef struct memoi_rounds {
-    memoi_team* team;
-    memoi_cores* cores; /* without a problem: none */
+/* The exact search of a problem, from attempt to attempt. */
+typedef struct memoi_exact {
+    memoi_search search;
     const memoi_problem* problem;
     memoi_effort* effort;
     memoi_solution* best;
-    int64_t* bound;
-    int64_t target;
     int64_t given_up; /* the last capacity attempted in vain, in this round */
-    int64_t n_nodes;  /* spent */
-    int32_t is_over;  /* the time */
-} memoi_rounds;
+    void* pack;       /* of extras/memo_pack.h */
+} memoi_exact;
 
-MEMOI int memoi_rounds_go_on(const memoi_rounds* r) {
-    return r->best->peak > memob_max(r->target, *r->bound) && r->effort->nodes_left > 0 &&
-           !r->is_over;
+/* As memoi_search_create. */
+MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, memoi_effort* effort,
+                             memoi_solution* best) {
+    memset(exact, 0, sizeof *exact);
+    exact->problem = problem;
+    exact->effort = effort;
+    exact->best = best;
+    return MEMOI_WITHOUT(search)
+               ? -1
+               : memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
 }
 
-/* Attempts a capacity with so many nodes.  A plan lowers the best; an
- * exhausted search raises the bound.  0: no memory. */
-MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit) {
-    memoi_effort* effort = r->effort;
-    memoi_team* team = r->team;
-    memoi_verdict verdict = MEMOI_STOPPED;
-    const memoi_search* answer;
-    const int64_t before = r->given_up;
-    int64_t n_spent;
-    limit = memob_min(limit, effort->nodes_left);
-    answer =
-        memoi_team_capacity(team, capacity, r->cores->problem ? (limit + 3) / 4 : limit, &n_spent);
-    for (int64_t k = 0; k < team->n; k++) {
-        if (team->searches[k].is_out_of_memory) return 0;
-        if (team->searches[k].is_out_of_time) r->is_over = 1;
-    }
-    effort->nodes_left -= n_spent;
-    r->n_nodes += n_spent;
-    r->given_up = capacity;
-    if (answer) verdict = answer->verdict;
-    if (verdict == MEMOI_FOUND) memoi_solution_offer(r->problem, answer->minimum, r->best);
+MEMOI void memoi_exact_free(memoi_exact* exact) {
+    memoi_pack_forget(exact);
+    memoi_search_free(&exact->search);
+}
 
-    /* If nothing is known, a core may tell. */
-    if (!answer && r->cores->problem && !r->is_over) {
-        n_spent = memob_min(limit, effort->nodes_left);
-        if (!memoi_cores_attempt(r->cores, capacity, &n_spent, &verdict, r->best)) return 0;
-        effort->nodes_left -= n_spent;
-        r->n_nodes += n_spent;
-        r->is_over = memob_now_s() > effort->deadline;
+/* Attempts a capacity with so many nodes.  A plan lowers the best; an exhausted search raises the
+ * bound.  0: no memory. */
+MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
+    memoi_search* search = &exact->search;
+    memoi_solution* best = exact->best;
+    int verdict;
+    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    if (verdict < 0) {
+        memoi_search_begin(search, capacity, n_nodes);
+        while (memoi_search_run(search)) continue;
+        verdict = (int)search->verdict;
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        memoi_effort_spend(exact->effort, search->n_nodes - search->node_begin);
     }
-    if (verdict == MEMOI_FOUND) r->given_up = before;
-    if (verdict == MEMOI_FAILED) *r->bound = capacity + 1;
-    memoi_search_report(effort, r->problem, r->best, *r->bound, r->n_nodes);
+    if (search->is_out_of_memory) return 0;
+
+    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
+    memoi_effort_report(exact->effort, exact->problem, best);
     return 1;
 }
 
-/* Makes rounds of attempts.  A round begins with ejections and an attempt at the goal.  Then the
- * round attempts halfway from the capacity given up to the best peak, until no capacity is left
- * between.  Each round spends twice as much on an attempt as the round before.  A plain problem or
- * a cover has no ejections.  0: no memory. */
-MEMOI int memoi_rounds_run(memoi_rounds* r) {
-    enum { RUNS = 10 }; /* of the shortest length, in an attempt of the first round */
-    const memoi_problem* problem = r->problem;
-    const int has_ejections = !problem->is_cover && !memoi_problem_is_plain(problem);
-    int64_t budget = RUNS * memoi_search_shortest_run(problem);
+MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
+    return exact->best->peak > memob_max(target, exact->best->bound) &&
+           !memoi_effort_is_over(exact->effort);
+}
 
-    while (memoi_rounds_go_on(r)) {
-        const int64_t goal = memob_max(r->target, *r->bound);
-        const int64_t limit = memob_min(budget, r->effort->nodes_left / MEMOI_SHARE);
-        if (has_ejections &&
-            !memoi_ejections_rounds(problem, goal, limit, r->effort, NULL, r->best))
-            return 0;
-        memoi_search_report(r->effort, problem, r->best, *r->bound, r->n_nodes);
-        r->is_over = memob_now_s() > r->effort->deadline;
-
-        r->given_up = goal;
-        if (memoi_rounds_go_on(r) && !memoi_rounds_attempt(r, goal, budget)) return 0;
-        while (memoi_rounds_go_on(r) && r->given_up < r->best->peak - 1) {
-            int64_t capacity = r->given_up + (r->best->peak - r->given_up) / 2;
-            if (!memoi_rounds_attempt(r, capacity, budget)) return 0;
-        }
-        if (budget < (int64_t)1 << 40) budget *= 2;
+/* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
+ * to the best peak, until no capacity is left between.  0: no memory. */
+MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
+    const memoi_solution* best = exact->best;
+    exact->given_up = memob_max(target, best->bound);
+    if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
+        return 0;
+    while (memoi_exact_goes_on(exact, target) && exact->given_up < best->peak - 1) {
+        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+        if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
     }
     return 1;
 }
 
-/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven.  A problem too large for the search gets windows, without holds, and ejections in the
- * time that is left.  0: no memory. */
-MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                                memoi_solution* best, int64_t* bound) {
-    memoi_team team;
-    memoi_cores cores;
-    memoi_rounds rounds = {&team, &cores, problem, effort, best, bound, target, 0, 0, 0};
-    int created = MEMOI_WITHOUT(search) ? -1
-                                        : memoi_team_create(&team, problem, effort->n_threads,
-                                                            effort->seed, effort->deadline);
-    const int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
-                           !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
+/* The nodes of an attempt in the first round: enough for several short runs. */
+MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
+    return memob_max(5000, memoi_search_shortest_run(problem));
+}
+
+/* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
+ * over; does nothing if the problem is too large.  0: no memory. */
+MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                            memoi_solution* best) {
+    memoi_exact exact;
+    const int created = memoi_exact_create(&exact, problem, effort, best);
+    int64_t n_nodes = memob_min(memoi_exact_first(problem), effort->nodes_left / 2);
     int ok = created != 0;
-    memset(&cores, 0, sizeof cores);
-    if (ok && is_windows) ok = memoi_cores_create(&cores, problem, effort);
-    if (ok && created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
-        !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores))
-        ok = memoi_cores_create(&cores, problem, effort);
-    if (ok && created > 0) ok = memoi_rounds_run(&rounds);
-    if (ok && created < 0)
-        ok = memoi_ejections_rounds(problem, memob_max(target, *bound), INT64_MAX, effort,
-                                    is_windows ? &cores : NULL, best);
-    if (created > 0) memoi_team_free(&team);
-    memob_arrays_free(&cores.arrays);
+    while (ok && created > 0 && memoi_exact_goes_on(&exact, target)) {
+        ok = memoi_exact_round(&exact, target, n_nodes);
+        n_nodes *= 2;
+    }
+    memoi_exact_free(&exact);
     return ok;
 }
 
-/* Lowers the items of [first, last), or the items in the set if there is a set, as far as goal:
- * sets offsets and *peak. */
-MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t first, int64_t last,
-                                       const char* is_in_set, int64_t goal, memoi_effort* effort,
-                                       memoi_solution* best, int64_t* bound, int64_t* peak,
-                                       memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t proven;
-    int64_t* own_offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
-    int is_whole = last - first == problem->n_items && !is_in_set;
-    memoi_problem picked;
-    const memoi_problem* part = is_whole ? problem : &picked;
-    memoi_solution own;
-    if (!own_offsets ||
-        (!is_whole && !memoi_problem_pick(problem, first, last, is_in_set, NULL, 0, &picked))) {
-        MEMO_FREE(own_offsets);
-        return memob_no_memory(error, "a part of the plan");
-    }
-    proven = part->lower_bound;
-    memoi_solution_begin(&own, own_offsets);
-    own.peak = 0;
-    for (int64_t i = 0; i < part->n_items; i++) {
-        own_offsets[i] = best->offsets[is_whole ? i : part->items[i].buffer];
-        own.peak = memob_max(own.peak, memoi_item_top(&part->items[i], own_offsets[i]));
-    }
-    if (!is_whole) /* else the greedy planner has done what it can */
-        status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
-
-    if (!status && own.peak > goal && !memoi_search_minimize(part, goal, effort, &own, &proven))
-        status = memob_no_memory(error, "the search");
-    if (!status) {
-        for (int64_t i = 0; i < part->n_items; i++)
-            best->offsets[is_whole ? i : part->items[i].buffer] = own_offsets[i];
-        *peak = own.peak;
-        *bound = memob_max(*bound, proven);
-    }
-    MEMO_FREE(own_offsets);
-    if (!is_whole) memoi_problem_free(&picked);
-    return status;
-}
-
-/* --- >>bricks ---
- * Knows: lifetimes and sizes.  Knows nothing of offsets, or of what else lives at a time.
- *
- * Items become one *brick*, whose plan is theirs, if together they fill a rectangle:
- *   row      two of one size, the second from the end of the first on
- *   stack    some that live at the same time: the sizes add up
- *   pinwheel four around a fifth.  These are edges between four times: left and top from b, low and
- *            right to e, the fifth from the end of left, where low begins, to the end of top, where
- *            right begins; left = fifth + low, right = fifth + top
- * A plan that leaves no byte free often is such bricks of bricks, down to a single brick.
- *
- * If a single brick ends at a time, a brick of its size that begins there continues its row.  Two
- * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
- * that is as large as all that begins or ends at its time comes first.  Without such a brick a few
- * likely bricks are joined, in another order in each attempt: first the rows with the largest share
- * of what ends at their time, and the longest stacks. */
-
-typedef struct memoi_join {
-    int32_t kept, gone;
-    int64_t above; /* offset of gone - that of kept */
-} memoi_join;
-
-typedef struct memoi_bricks {
-    memoi_problem whole; /* with bricks in place of the first items of each */
-    memob_arrays arrays;
-    memob_map found; /* the last brick of a key */
-    char* is_brick;
-    int32_t* same;          /* the brick listed before that lives at the same time, or -1 */
-    int64_t* sum;           /* of the sizes of a brick and of those in its chain `same` */
-    int64_t *begins, *ends; /* of a section: the sizes of all that begin or end there */
-    memoi_join* joins;
-    int64_t n_joins;
-    uint64_t random;
-} memoi_bricks;
-
-typedef enum memoi_brick_key {
-    MEMOI_BRICK_LIFE, /* of begin and end */
-    MEMOI_BRICK_FROM, /* of begin and size */
-    MEMOI_BRICK_TO    /* of end and size */
-} memoi_brick_key;
-
-MEMOI int64_t memoi_brick_hash(memoi_brick_key kind, int64_t time, int64_t other) {
-    uint64_t hash = ((uint64_t)other * 0xc2b2ae3d27d4eb4fu + (uint64_t)time) * 3 + (uint64_t)kind;
-    return (int64_t)(hash * 0xff51afd7ed558ccdu);
-}
-
-/* The last brick of a key, unless it was joined since; -1: none. */
-MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
-                               int64_t other) {
-    const int64_t i = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
-    const memoi_item* item = i < 0 || !b->is_brick[i] ? NULL : &b->whole.items[i];
-    if (!item || (kind == MEMOI_BRICK_TO ? item->end : item->begin) != time) return -1;
-    return (kind == MEMOI_BRICK_LIFE ? item->end : item->size) == other ? i : -1;
-}
-
-/* Is a brick with this key the one to find?  Of several with one key any may be. */
-MEMOI int memoi_brick_is_found(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t size) {
-    return memoi_brick_find(b, kind, time, size) < 0 || memoi_search_random(&b->random) % 2;
-}
-
-/* Lists all bricks.  0: no memory. */
-MEMOI int memoi_bricks_list(memoi_bricks* b) {
-    const int64_t n = b->whole.n_items, n_sections = b->whole.n_sections;
-    memob_map* map = &b->found;
-    int ok = 1;
-    memob_map_free(map);
-    memset(b->begins, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
-    memset(b->ends, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
-    for (int64_t i = 0; ok && i < n; i++) {
-        const memoi_item* item = &b->whole.items[i];
-        const int64_t life = memoi_brick_hash(MEMOI_BRICK_LIFE, item->begin, item->end);
-        if (!b->is_brick[i]) continue;
-        b->begins[item->begin] += item->size;
-        b->ends[item->end] += item->size;
-        b->same[i] = (int32_t)memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end);
-        b->sum[i] = item->size + (b->same[i] < 0 ? 0 : b->sum[b->same[i]]);
-        ok = memob_map_put(map, life, i);
-        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_FROM, item->begin, item->size))
-            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_FROM, item->begin, item->size), i);
-        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_TO, item->end, item->size))
-            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_TO, item->end, item->size), i);
-    }
-    return ok;
-}
-
-MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t above) {
-    memoi_join* join = &b->joins[b->n_joins++];
-    join->kept = (int32_t)kept;
-    join->gone = (int32_t)gone;
-    join->above = above;
-    b->is_brick[gone] = 0;
-}
-
-/* Joins i with all bricks that live at the same time, if i is the last of these. */
-MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
-    memoi_item* item = &b->whole.items[i];
-    int64_t k = b->same[i];
-    if (k < 0 || memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end) != i) return;
-    if (is_sure && memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, b->sum[i]) < 0 &&
-        memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, b->sum[i]) < 0)
-        return;
-    for (; k >= 0; k = b->same[k]) {
-        memoi_brick_join(b, i, k, item->size);
-        item->size += b->whole.items[k].size;
-    }
-}
-
-/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
- * sizes agree by chance so rarely that any brick will do. */
-MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
-    enum { LARGE = 1 << 20 };
-    const memoi_item* item = &b->whole.items[i];
-    return item->size >= LARGE || item->size == b->ends[item->end];
-}
-
-/* Joins i with the next brick of its row. */
-MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
-    memoi_item* item = &b->whole.items[i];
-    const int64_t next = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size);
-    if (next < 0 || (is_sure && !memoi_brick_is_sure(b, i))) return;
-    memoi_brick_join(b, i, next, 0);
-    item->end = b->whole.items[next].end;
-    item->lifetime += b->whole.items[next].lifetime;
-}
-
-/* Joins i, the fifth of a pinwheel, with the four around it. */
-MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
-    memoi_item* items = b->whole.items;
-    const memoi_item* item = &items[i];
-    int64_t left, top, right, low = i;
-    while (low > 0 && items[low - 1].begin == item->begin) low--;
-    for (; low < b->whole.n_items && items[low].begin == item->begin; low++) {
-        if (low == i || !b->is_brick[low]) continue;
-        left = memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size);
-        if (left < 0 || (is_sure && !memoi_brick_is_sure(b, left))) continue;
-        top = memoi_brick_find(b, MEMOI_BRICK_LIFE, items[left].begin, item->end);
-        if (top < 0) continue;
-        right = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size + items[top].size);
-        if (right < 0 || items[right].end != items[low].end) continue;
-        memoi_brick_join(b, left, top, items[left].size);
-        memoi_brick_join(b, left, low, 0);
-        memoi_brick_join(b, left, i, items[low].size);
-        memoi_brick_join(b, left, right, items[low].size);
-        items[left].size += items[top].size;
-        items[left].end = items[right].end;
-        items[left].lifetime += items[right].lifetime;
-        return;
-    }
-}
-
-/* Joins bricks until none is left to join.  Returns how many bricks remain; 0: no memory, or time
- * is up. */
-MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
-    enum { LEVELS = 63, SOME = 64 };
-    const int64_t n = b->whole.n_items;
-    const memoi_item* items = b->whole.items;
-    int64_t level = 0, before = -1, most;
-    while (level < LEVELS) {
-        if (memob_now_s() > deadline || (b->n_joins > before && !memoi_bricks_list(b))) return 0;
-        before = b->n_joins;
-        for (int64_t i = 0; i < n; i++)
-            if (b->is_brick[i]) memoi_brick_row(b, i, 1);
-        for (int64_t i = 0; i < n; i++)
-            if (b->is_brick[i]) memoi_brick_pinwheel(b, i, 1);
-        if (b->n_joins > before) continue;
-        for (int64_t i = 0; i < n; i++)
-            if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
-
-        /* If no brick is surely the next, some likely bricks.  No tiling has so few sure bricks. */
-        if (b->n_joins == before && b->n_joins < n / SOME) break;
-        most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
-        for (int64_t i = 0; i < n && b->n_joins < most; i++) {
-            if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
-            if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
-            if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
-        }
-        if (b->n_joins > before) most = 0;
-        for (int64_t i = 0; i < n && b->n_joins < most; i++)
-            if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
-                items[i].end - items[i].begin >= b->whole.n_sections >> level)
-                memoi_brick_stack(b, i, 0);
-        level += b->n_joins == before;
-    }
-    return n - b->n_joins;
-}
-
-/* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, with a share of the effort.  Errors: no memory. */
-MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target,
-                                     memoi_effort* effort, memoi_solution* best,
-                                     memo_error* error) {
-    const int64_t n = problem->n_items;
-    memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, 1.0 / (int)MEMOI_SHARE), turn;
-    int64_t bound = 0, n_left;
-    int64_t* offsets;
-    memoi_bricks b;
-    memset(&b, 0, sizeof b);
-    b.whole = *problem;
-    b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
-    b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
-    b.is_brick = (char*)memob_arrays_add(&b.arrays, n, 1);
-    b.same = MEMOB_ARRAY(&b.arrays, int32_t, n);
-    b.sum = MEMOB_ARRAY(&b.arrays, int64_t, n);
-    b.begins = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
-    b.ends = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
-    b.joins = MEMOB_ARRAY(&b.arrays, memoi_join, n);
-    offsets = MEMOB_ARRAY(&b.arrays, int64_t, n);
-    if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
-
-    for (int64_t attempt = 0; !status && attempt < MEMOI_TRIES && best->peak > target; attempt++) {
-        memoi_problem part;
-        memoi_solution inner;
-        memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
-        memset(b.is_brick, 1, (size_t)n);
-        b.n_joins = 0;
-        b.random = (uint64_t)attempt;
-        n_left = memoi_bricks_join(&b, own.deadline);
-        if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
-        for (int64_t i = 0; i < n; i++) {
-            b.whole.items[i].first_range = i;
-            b.whole.ranges[i].begin = b.whole.items[i].begin;
-            b.whole.ranges[i].end = b.whole.items[i].end;
-        }
-        if (!memoi_problem_pick(&b.whole, 0, n, b.is_brick, NULL, 0, &part)) {
-            status = memob_no_memory(error, "the bricks of the plan");
-            break;
-        }
-
-        /* Plan what is left. */
-        memoi_solution_begin(&inner, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
-        status = inner.offsets
-                     ? memoi_greedy_solve(&part, target, own.deadline, own.deadline, &inner, error)
-                     : memob_no_memory(error, "the bricks of the plan");
-        bound = part.lower_bound;
-        turn = memoi_effort_take(&own, 1.0 / (int)MEMOI_SHARE);
-        if (!status && inner.peak > target &&
-            !memoi_search_minimize(&part, target, &turn, &inner, &bound))
-            status = memob_no_memory(error, "the search");
-        own.nodes_left += turn.nodes_left;
-
-        /* From bricks to items: those that are gone lie above those that were kept. */
-        for (int64_t i = 0; !status && i < part.n_items; i++)
-            offsets[part.items[i].buffer] = inner.offsets[i];
-        for (int64_t i = b.n_joins - 1; !status && i >= 0; i--)
-            offsets[b.joins[i].gone] = offsets[b.joins[i].kept] + b.joins[i].above;
-        if (!status) memoi_solution_offer(problem, offsets, best);
-        MEMO_FREE(inner.offsets);
-        memoi_problem_free(&part);
-    }
-
-    effort->nodes_left += own.nodes_left;
-    memob_map_free(&b.found);
-    memob_arrays_free(&b.arrays);
-    return status;
-}
-
-/* --- >>full sections ---
- * Knows: the items that live in full sections, and lowest offset.  Knows nothing of capacities.
+/* ---- >>full sections ----------------------------------------------------------------------------
+ * Knows: the items that live in full sections, lowest offset, and the exact search.  Knows nothing
+ * of gaps and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
  * All other items go around these by lowest offset, because there is room elsewhere. */
@@ -4657,177 +3426,304 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
-        if (step % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
-            return 0;
+        if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
         n_placed += memoi_around_step(around);
     }
     return 1;
 }
 
-/* Lowers the best plan of an easy problem.  A section is full if its bound is above so many percent
- * of the plan's bound.  The items of full sections come first, with a share of the effort.  Then
- * all other items go around these, by one order after the other, with a share of the time that is
- * left.  Does nothing if most items live in full sections. */
-MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, double share,
-                                   int64_t goal, memoi_effort* effort, memoi_solution* best,
-                                   int64_t* bound, memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
-    const int64_t n = problem->n_items, level = problem->lower_bound / 100 * percent;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t peak = 0, n_full = 0;
-    double now;
-    memoi_around around;
-    memoi_solution inner;
-    memoi_effort own;
-    char* is_in_set;
-    int64_t* before; /* a section: how many are full */
-    int ok = memoi_greedy_create(&around.greedy, problem, effort->deadline);
-    memob_arrays* a = &around.greedy.arrays;
-    memoi_solution_begin(&inner, MEMOB_ARRAY(a, int64_t, n));
-    is_in_set = (char*)memob_arrays_add(a, n, 1);
-    before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
-    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
-    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
-    if (!ok || a->failed) {
-        status = memob_no_memory(error, "full sections");
-        goto done;
-    }
-
-    /* The items of full sections. */
+/* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
+ * many items there are.  before: scratch, one more than sections. */
+MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
+                              int64_t* before) {
+    const int64_t level = problem->lower_bound / 100 * percent;
+    int64_t n_full = 0;
     for (int64_t i = 0; i < problem->n_sections; i++)
         before[i + 1] = before[i] + (problem->section_bounds[i] > level);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
         n_full += is_in_set[i];
     }
-    if (n_full > n / 2) goto done;
+    return n_full;
+}
 
-    /* The plan of these items, and all other items around it. */
-    memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    own = memoi_effort_take(effort, share);
-    status =
-        memoi_search_part_at(problem, 0, n, is_in_set, goal, &own, &inner, bound, &peak, error);
-    effort->nodes_left += own.nodes_left;
-    around.offsets = inner.offsets;
-    for (int64_t i = around.n_ahead = 0; i < n; i++) {
+/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
+ * the whole.  0: no memory, with a message. */
+MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
+                                   int64_t target, memoi_effort* own, int64_t* offsets,
+                                   int64_t* bound, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_solution inner;
+    memoi_problem part;
+    int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
+    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, NULL, 0, &part)) {
+        MEMO_FREE(inner_offsets);
+        return memob_no_memory(error, "full sections");
+    }
+    memoi_solution_begin(&inner, &part, inner_offsets);
+    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].buffer];
+    memoi_solution_highest(&part, &inner);
+    if (inner.peak > target)
+        status =
+            memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
+    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, own, &inner))
+        status = memob_no_memory(error, "full sections");
+    for (int64_t i = 0; !status && i < part.n_items; i++)
+        offsets[part.items[i].buffer] = inner.offsets[i];
+    *bound = memob_max(*bound, inner.bound);
+    MEMO_FREE(inner_offsets);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
+ * come first, with so many nodes.  Then all other items go around these, by one order after the
+ * other.  Does nothing if most items live in full sections. */
+MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
+                                   int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
+                                   memo_error* error) {
+    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
+                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
+    const int64_t n = problem->n_items;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t peak = 0;
+    memoi_around around;
+    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    const int ok = memoi_greedy_create(&around.greedy, problem, &effort->clock);
+    memob_arrays* a = &around.greedy.arrays;
+    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
+    char* is_in_set = (char*)memob_arrays_add(a, n, 1);
+    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
+    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
+    around.offsets = offsets;
+    around.n_ahead = 0;
+    if (!ok || a->failed) status = memob_no_memory(error, "full sections");
+
+    /* The plan of the items of full sections. */
+    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 2) goto done;
+    memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
+    status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
+    memoi_effort_spend(effort, own.n_nodes);
+
+    /* All other items around it. */
+    for (int64_t i = 0; !status && i < n; i++) {
         if (!is_in_set[i]) continue;
-        around.ahead[around.n_ahead].key = inner.offsets[i];
+        around.ahead[around.n_ahead].key = offsets[i];
         around.ahead[around.n_ahead++].index = i;
+        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    now = memob_now_s();
-    around.greedy.deadline = now + share * (effort->deadline - now);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
-        if (memob_now_s() > around.greedy.deadline) break;
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (!memoi_around_run(&around, is_in_set)) break;
+        if (memoi_clock_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
         memoi_solution_offer(problem, around.greedy.offsets, best);
     }
-done:
+done: /* after a failure as well */
     memob_arrays_free(a);
     return status;
 }
 
-/* --- >>parts ---
- * Knows: where no item crosses.  Knows nothing of how a part is planned. */
+/* ---- >>ejections --------------------------------------------------------------------------------
+ * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
+ *
+ * The engine for problems of any size, and for what is not plain: it lowers a plan, and never
+ * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
+ * waiting item takes the place where the items in its way weigh least, and then these items wait.
+ * An item that took a place weighs more from then on, so that the same items do not chase each
+ * other. (An ejection pool, Nagata and Braysy 2009.) */
 
-/* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
- * all items are a single part.  Returns the first item after the part.  *end: the first section
- * after the part.  *peak: the peak of its items. */
-MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
-                                  int64_t first, int64_t* end, int64_t* peak) {
-    int64_t last = first;
-    *end = problem->held || problem->is_cover || MEMOI_WITHOUT(parts) ? problem->n_sections
-                                                                      : problem->items[first].end;
-    *peak = 0;
-    for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
-        *end = memob_max(*end, problem->items[last].end);
-        *peak = memob_max(*peak, memoi_item_top(&problem->items[last], offsets[last]));
+enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
+
+typedef struct memoi_ejections {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    int64_t* offsets; /* of items; -1: the item waits */
+    double* weight;
+    int32_t* waiting;           /* the last one is placed first */
+    memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
+    memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
+    int32_t* place;
+    int32_t* end;         /* of items */
+    int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
+    int64_t n_waiting;
+    int64_t step;    /* from the peak to the next capacity */
+    int64_t places;  /* given to the waiting items of one capacity */
+    int64_t n_looks; /* at neighbors */
+    uint64_t random;
+} memoi_ejections;
+
+/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
+ * Scratch: sorted, and place, of n + 2. */
+MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
+                             memob_keyed* sorted, int32_t* place) {
+    int bits = 1;
+    int64_t mask, sum;
+    while (n >> (bits + 2) > 0) bits++;
+    mask = ((int64_t)1 << bits) - 1;
+    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
+        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
+        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
+        for (int64_t k = sum = 0; k <= mask; k++) {
+            sum += place[k];
+            place[k] = (int32_t)(sum - place[k]);
+        }
+        for (int64_t k = 0; k < n; k++)
+            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
+        memcpy(list, sorted, (size_t)n * sizeof *list);
     }
-    return last;
 }
 
-/* Searches the parts that end above the goal, the highest first.  No other part need become lower
- * than the result of the highest.  Each part gets a share of the remaining effort; the last
- * part gets all.  parts: scratch, one per item.  *peak: of all parts. */
-MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target,
-                                    memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
-                                    int64_t* bound, int64_t* peak, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t n = 0, first, last, end, part_peak;
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_problem* problem = e->problem;
+    const memoi_neighbors* lists = problem->neighbors;
+    const memoi_item* items = problem->items;
+    const int64_t size = items[i].size;
+    const int64_t first = lists->list ? lists->first[i] : 0;
+    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
+    double weight = 0, least = HUGE_VAL;
 
-    /* Parts of the plan that share no item, the highest first: only the highest decides the
-     * peak. */
-    for (first = 0; first < problem->n_items; first = last) {
-        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        parts[n].key = -part_peak;
-        parts[n++].index = first;
+    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
+     * before i ends are looked at. */
+    for (int64_t k = first; k < last; k++) {
+        const int64_t j = lists->list ? lists->list[k] : k;
+        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+            e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
+            k += MEMOI_EJECTIONS_BLOCK - 1;
+            continue;
+        }
+        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
+            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+            continue;
+        e->begins[n].key = e->offsets[j] - size;
+        e->ends[n].key = e->offsets[j] + items[j].size;
+        e->begins[n].index = e->ends[n].index = j;
+        top = memob_max(top, e->ends[n].key);
+        n++;
     }
-    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+    e->n_looks += n + (lists->list ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
+    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
-    /* Lower each part no further than the goal or the highest part so far, because more gains
-     * nothing. */
-    *peak = 0;
-    for (int64_t k = 0; k < n && !status; k++) {
-        int64_t goal = memob_max(memob_max(target, *bound), *peak);
-        memoi_effort own;
-        int is_last;
-        part_peak = -parts[k].key;
-        if (part_peak <= goal || effort->nodes_left <= 0 || memob_now_s() > effort->deadline) {
-            *peak = memob_max(*peak, part_peak); /* the parts behind are no higher */
+    /* On the ground, or on top of a neighbor. */
+    for (int64_t k = -1; k < n && least > 0; k++) {
+        const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
+        if (memoi_item_top(&items[i], offset) > capacity) break;
+        for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
+            weight += e->weight[e->begins[n_begun].index];
+            n_fixed += items[e->begins[n_begun].index].fixed >= 0;
+        }
+        for (; n_ended < n && e->ends[n_ended].key <= offset; n_ended++) {
+            weight -= e->weight[e->ends[n_ended].index];
+            n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
+        }
+        weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
+        if (n_fixed > 0 || weight >= least) continue;
+        least = weight;
+        place = offset;
+    }
+    if (place < 0) return 0;
+    for (int64_t k = 0; k < n && least > 0; k++) {
+        const int64_t j = e->ends[k].index;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        e->offsets[j] = -1;
+        e->waiting[e->n_waiting++] = (int32_t)j;
+    }
+    e->offsets[i] = place;
+    if (least > 0)
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
+                        (double)(items[i].end - items[i].begin);
+    return 1;
+}
+
+/* The caller frees the arrays, whether it succeeds or not.  Returns 1; 0 without memory; -1 if
+ * pairs are too many for lists. */
+MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
+    const int64_t n = problem->n_items;
+    const int listed = memoi_neighbors_list(problem);
+    memob_arrays* a = &e->arrays;
+    memset(e, 0, sizeof *e);
+    e->problem = problem;
+    e->random = seed;
+    e->places = MEMOI_TRIES;
+    if (listed < 0 && problem->held) return -1;
+
+    e->offsets = MEMOB_ARRAY(a, int64_t, n);
+    e->weight = MEMOB_ARRAY(a, double, n);
+    e->waiting = MEMOB_ARRAY(a, int32_t, n);
+    e->begins = MEMOB_ARRAY(a, memob_keyed, n);
+    e->ends = MEMOB_ARRAY(a, memob_keyed, n);
+    e->sorted = MEMOB_ARRAY(a, memob_keyed, n);
+    e->place = MEMOB_ARRAY(a, int32_t, n + 2);
+    e->end = MEMOB_ARRAY(a, int32_t, n);
+    e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
+    if (a->failed || listed == 0) return 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
+        e->end[i] = (int32_t)problem->items[i].end;
+        e->weight[i] = (double)problem->items[i].size *
+                       (double)(problem->items[i].end - problem->items[i].begin);
+        if (e->end[i] > *largest) *largest = e->end[i];
+    }
+    return 1;
+}
+
+/* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
+MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
+                                 memoi_effort* effort) {
+    enum { PLACES = 4, LOOKS = 256 }; /* of a node */
+    int64_t n_places = 0, n_spent = 0;
+    e->n_looks = 0;
+    for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
+        if (n_places % MEMOI_CLOCK == 0 && memoi_clock_is_over(&effort->clock)) break;
+        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
+            e->n_waiting++;
             break;
         }
-        is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        own = memoi_effort_take(effort, is_last ? 1 : 1.0 / (int)MEMOI_SHARE);
-        first = parts[k].index;
-        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        status = memoi_search_part_at(problem, first, last, NULL, goal, &own, best, bound,
-                                      &part_peak, error);
-        effort->nodes_left += own.nodes_left;
-        *peak = memob_max(*peak, part_peak);
+        n_spent = memob_max(n_places / PLACES, e->n_looks / LOOKS) + 1;
     }
-    return status;
+    memoi_effort_spend(effort, memob_max(n_spent, 1));
+    return e->n_waiting == 0;
 }
 
-/* What easy parts leave of their shares goes to hard parts in another pass, with another seed.
- * best holds a plan of the whole, which stays valid whatever happens to a part. */
-MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t target,
-                                     memoi_effort* effort, memoi_solution* best,
-                                     memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t bound = problem->lower_bound, peak = 0, nodes_before;
-    uint64_t seed = effort->seed;
-    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
-    if (!parts) return memob_no_memory(error, "the parts of the plan");
-    if (memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
-        memob_now_s() < effort->deadline)
-        status = memoi_bricks_solve(problem, target, effort, best, error);
-    if (!status && best->peak > target && problem->n_items > MEMOI_SMALL_ITEMS &&
-        memoi_problem_is_easy(problem) && !MEMOI_WITHOUT(full_sections)) {
-        /* What is left outside may fit if a few percent more or less count as full. */
-        double share = 1.0 / (int)MEMOI_SHARE;
-        for (int percent = 81; percent < 100 && !status && best->peak > memob_max(target, bound) &&
-                               memob_now_s() < effort->deadline;
-             percent += 4, share /= 2)
-            status = memoi_full_solve(problem, percent, share, target, effort, best, &bound, error);
-    }
+/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
+ * lowered item is not raised again, and weights stay: an item that was often in the way stays
+ * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
+ * step, and the shortest step gets more places. */
+MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
+                                 memoi_effort* effort, memoi_solution* best) {
+    enum { STEPS = 160 }; /* from a plan to the goal, at most */
+    const memoi_problem* problem = e->problem;
+    const int64_t last = effort->n_nodes + memob_min(n_nodes, effort->nodes_left);
+    int64_t capacity = INT64_MAX, highest;
+    if (MEMOI_WITHOUT(ejections)) return;
+    memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
+    for (;;) {
+        highest = memoi_solution_highest(problem, best);
+        if (best->peak <= goal || effort->n_nodes >= last || memoi_effort_is_over(effort)) return;
+        if (capacity >= best->peak) {
+            e->step = memob_max(2 * e->step, (best->peak - goal) / STEPS + 1);
+            capacity = memob_max(goal, best->peak - e->step);
+        }
 
-    do {
-        nodes_before = effort->nodes_left;
-        if (!status)
-            status = memoi_search_pass(problem, target, effort, parts, best, &bound, &peak, error);
-        effort->seed++;
-    } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
-             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
-
-    effort->seed = seed;
-    MEMO_FREE(parts);
-    if (!status) {
-        best->peak = peak;
-        best->is_optimal = peak <= bound;
+        /* The highest item waits. */
+        e->offsets[highest] = -1;
+        e->waiting[0] = (int32_t)highest;
+        e->n_waiting = 1;
+        if (memoi_ejections_settle(e, capacity, last - effort->n_nodes, effort)) {
+            memcpy(best->offsets, e->offsets, (size_t)problem->n_items * sizeof(int64_t));
+            continue;
+        }
+        memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
+        capacity = INT64_MAX;
+        e->step /= MEMOI_SHARE; /* and twice that comes next */
+        if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40) e->places *= 2;
+        memoi_effort_report(effort, problem, best);
     }
-    return status;
 }
 
 /* ---- >>mixed-integer program --------------------------------------------------------------------
@@ -4848,12 +3744,12 @@ typedef struct memoi_mip {
     int64_t n_pairs;
     lprec* lp;
     double scale; /* from units to what lp_solve sees */
-    double deadline;
+    const memoi_clock* clock;
 } memoi_mip;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memob_now_s() > ((const memoi_mip*)user)->deadline;
+    return memoi_clock_is_over(((const memoi_mip*)user)->clock);
 }
 
 /* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
@@ -4922,19 +3818,36 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     return ok;
 }
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+/* Places items in an order, each on top of the items before it.  0: fixed items leave no room. */
+MEMOI int memoi_mip_stack(const memoi_problem* problem, const memob_keyed* order,
+                          int64_t* offsets) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    for (int64_t i = 0; i < problem->n_items; i++) offsets[i] = -1;
+    for (int64_t k = 0; k < problem->n_items; k++) {
+        const int64_t i = order[k].index;
+        int64_t top = memob_max(problem->items[i].fixed, 0);
+        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            const int64_t j = neighbors->list[l];
+            if (offsets[j] >= 0) top = memob_max(top, offsets[j] + problem->items[j].size);
+        }
+        if (problem->items[i].fixed >= 0 && top > problem->items[i].fixed) return 0;
+        offsets[i] = top;
+    }
+    return 1;
+}
+
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
     memob_arrays arrays = {NULL, 0};
-    memoi_ranked* ranked = NULL;
-    memoi_range* places = NULL;
+    memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
     int made = memoi_neighbors_list(problem);
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
-    mip.deadline = deadline;
+    mip.clock = clock;
 
     /* Refuse what the program cannot express, or what lp_solve cannot handle. */
     if (problem->has_alignment)
@@ -4950,8 +3863,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     if (!status) {
         columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
         offsets = MEMOB_ARRAY(&arrays, int64_t, n);
-        ranked = MEMOB_ARRAY(&arrays, memoi_ranked, n);
-        places = MEMOB_ARRAY(&arrays, memoi_range, 2 * n);
+        order = MEMOB_ARRAY(&arrays, memob_keyed, n);
     }
     if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
 
@@ -4965,15 +3877,17 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (int64_t i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
-            memoi_greedy_order_by_offsets(problem, offsets, ranked);
-            for (int64_t i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
-            memoi_fit_run(problem, ranked, INT64_MAX, HUGE_VAL, places, offsets);
-            memoi_solution_offer(problem, offsets, best);
+            for (int64_t i = 0; i < n; i++) {
+                order[i].key = (int64_t)(columns[i] / mip.scale + 0.5);
+                order[i].index = i;
+            }
+            qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
+            if (memoi_mip_stack(problem, order, offsets))
+                memoi_solution_offer(problem, offsets, best);
 
             /* The search was complete, and the rebuilt plan is within half a unit of the proven
              * peak. */
-            if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
+            if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->bound = best->peak;
         }
     }
     if (mip.lp) delete_lp(mip.lp);
@@ -4983,10 +3897,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
                                   memoi_solution* best, memo_error* error) {
     (void)problem;
-    (void)deadline;
+    (void)clock;
     (void)best;
     return memo_error_set(
         error, MEMO_STATUS_UNSUPPORTED,
@@ -5022,6 +3936,9 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
+    memoi_solver solve; /* for a level */
+    memoi_effort* effort;
+    int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
     memoi_range* windows; /* times; disjoint, ascending */
     memoi_group* groups;
@@ -5159,19 +4076,25 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 /* --- >>two levels ---
  * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
 
-/* Plans a level with a share of the effort. */
-MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, double share,
+/* Plans a level with so many nodes. */
+MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
                                     memo_error* error) {
+    memoi_effort* effort = bilevel->effort;
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
-    memoi_effort own = memoi_effort_take(effort, share);
-    desc.time_limit_s = fmax(own.deadline - memob_now_s(), 1e-6);
-    desc.node_limit = memob_max(own.nodes_left, 1);
+    memo_status status;
+    desc.time_limit_s = fmax(effort->clock.deadline - memob_now_s(), 1e-6);
+    desc.stop = effort->clock.stop;
+    desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
-    return memo_plan_solve(level, &desc, error);
+    status = bilevel->solve(level, &desc, error);
+    if (level->proof == MEMO_PROOF_OPTIMAL) return status;
+    bilevel->is_open = 1;
+    memoi_effort_spend(effort, desc.node_limit);
+    return status;
 }
 
-MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
+MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, int64_t n_nodes,
                                    memo_error* error) {
     const int64_t* members = bilevel->members + kind->first;
     memo_plan* inner;
@@ -5179,7 +4102,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
         memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
     if (status) return status;
     for (int64_t k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
-    status = memoi_level_solve(inner, effort, 0.25 / (double)bilevel->n_kinds, error);
+    status = memoi_level_solve(bilevel, inner, n_nodes, error);
     kind->height_bytes = inner->peak_bytes;
     for (int64_t k = 0; k < kind->n;
          k++) /* members begin one after the other: the order has stayed */
@@ -5223,19 +4146,19 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
 
 /* Solves both levels and combines their plans. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      memoi_effort* effort, memoi_solution* best,
-                                      memo_error* error) {
+                                      int64_t n_nodes, memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_plan outer;
     int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
     for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
-        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
+        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]],
+                                  n_nodes / bilevel->n_kinds, error);
 
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
-    if (!status) status = memoi_level_solve(&outer, effort, 0.25, error);
+    if (!status) status = memoi_level_solve(bilevel, &outer, n_nodes, error);
     offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
     if (!status) {
@@ -5249,16 +4172,18 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers the plan of the two levels to best.  A plan without windows is no error. */
+/* Offers the plan of the two levels to best, with so many nodes a level.  *is_open: more nodes may
+ * make another plan.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
-                                      const memoi_problem* problem, int64_t target,
-                                      memoi_effort* effort, memoi_solution* best,
-                                      memo_error* error) {
+                                      const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                      memoi_effort* effort, memoi_solver solve,
+                                      memoi_solution* best, int32_t* is_open, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
-    memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t life_limit = INT64_MAX;
     int ok = memoi_bilevel_create(&bilevel, plan), round;
+    bilevel.effort = effort;
+    bilevel.solve = solve;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
@@ -5266,20 +4191,166 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
         memoi_bilevel_group(&bilevel, life_limit);
         memoi_bilevel_find_kinds(&bilevel);
         life_limit = bilevel.longest_life / 2;
-        if (bilevel.n_groups == 0 || best->peak <= target || memob_now_s() > own.deadline) break;
-        status = memoi_bilevel_round(&bilevel, problem, &own, best, error);
+        if (bilevel.n_groups == 0 || best->peak <= target || memoi_effort_is_over(effort)) break;
+        status = memoi_bilevel_round(&bilevel, problem, n_nodes, best, error);
     }
+    *is_open = bilevel.is_open;
     if (!ok) status = memob_no_memory(error, "the layers of the plan");
 
     /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
-    effort->nodes_left += own.nodes_left;
     memob_arrays_free(&bilevel.arrays);
     return status;
 }
 
+/* ---- >>loop -------------------------------------------------------------------------------------
+ * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ *
+ * Each engine lowers the best plan so far, with an amount of work that is given in nodes.  A round
+ * runs each engine once, and a round may work twice as much as the round before.  So an engine that
+ * cannot help costs as much as the engine that can, and no more, whatever the time limit: nothing
+ * but the end depends on a clock. */
+
+typedef struct memoi_loop {
+    const memoi_problem* problem;
+    int64_t target;
+    memoi_effort* effort;
+    memoi_solution* best;
+    memo_plan* plan; /* its layers */
+    const memo_plan_desc* desc;
+    memoi_solver solve; /* for levels */
+    const char* name;   /* of the engine that made the best plan */
+    memoi_solution before;
+    memoi_ejections ejections;
+    memoi_exact exact;
+    int32_t round, has_ejections, has_exact;
+    int32_t has_begun;  /* greedy has no more to do */
+    int32_t has_layers; /* whose plans may become better */
+    int32_t
+        is_apart; /* extras/memo_pack.h plans parts alone, so no engine needs to plan the whole */
+} memoi_loop;
+
+MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
+    return loop->best->peak > memob_max(loop->target, loop->best->bound) &&
+           !memoi_effort_is_over(loop->effort);
+}
+
+/* Names the engine if the plan has become better since the call before. */
+MEMOI void memoi_loop_credit(memoi_loop* loop, const char* engine) {
+    const memoi_solution *best = loop->best, *before = &loop->before;
+    if (best->peak < before->peak || (best->peak <= best->bound && before->peak > before->bound))
+        loop->name = engine;
+    loop->before = *best;
+}
+
+/* Nodes for an engine that may gain nothing: at most a quarter of what is left. */
+MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
+    return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
+}
+
+/* Layers, and greedy: all runs at once if these are fast, else one in each round. */
+MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memo_plan_desc* desc = loop->desc;
+    const int is_large =
+        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
+    memo_status status = MEMO_STATUS_OK;
+    if (loop->has_layers) {
+        status =
+            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
+        memoi_loop_credit(loop, "bilevel");
+    }
+    if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
+        (loop->round == 0 || is_large)) {
+        status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
+                                    loop->best, error);
+        memoi_loop_credit(loop, "greedy");
+    }
+    return status;
+}
+
+/* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
+ * can take. */
+MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    const int64_t goal = memob_max(loop->target, loop->best->bound);
+    memo_status status = memoi_pack_round(loop, n_nodes, error);
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
+        problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
+        !MEMOI_WITHOUT(full_sections))
+        status = memoi_full_solve(problem, 81 + 4 * (loop->round % 5), goal,
+                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
+        !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
+        memoi_ejections_solve(&loop->ejections, goal,
+                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              loop->effort, loop->best);
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
+        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+        status = memob_no_memory(error, "the search");
+    memoi_loop_credit(loop, "search");
+    memoi_effort_report(loop->effort, problem, loop->best);
+    return status;
+}
+
+/* The engines beside AUTO, once: greedy ends with ejections, the mixed-integer program alone. */
+MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
+        status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
+        memoi_loop_credit(loop, "mip");
+    } else if (loop->has_ejections > 0 && !memoi_problem_is_easy(loop->problem)) {
+        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                              loop->effort, loop->best);
+        memoi_loop_credit(loop, "greedy");
+    }
+    return status;
+}
+
+/* Lowers the best plan to the target, or as far as the effort goes. */
+MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const memo_plan_engine engine = loop->desc->engine;
+    int64_t n_nodes = is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem);
+    memo_status status = MEMO_STATUS_OK;
+    loop->before = *loop->best;
+    loop->has_layers =
+        engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
+    loop->has_ejections = loop->has_exact = -1;
+    memset(&loop->ejections, 0, sizeof loop->ejections);
+    memset(&loop->exact, 0, sizeof loop->exact);
+
+    for (loop->round = 0; !status; loop->round++) {
+        const int64_t n_spent = loop->effort->n_nodes;
+        if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
+        if (status || !memoi_loop_goes_on(loop)) break;
+        if (loop->round == 0) {
+            loop->has_ejections =
+                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            if (engine != MEMO_PLAN_ENGINE_GREEDY && engine != MEMO_PLAN_ENGINE_MIP)
+                loop->has_exact =
+                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
+            if (!loop->has_ejections || !loop->has_exact)
+                status = memob_no_memory(error, "the search");
+        }
+        if (!status && (engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP)) {
+            status = memoi_loop_once(loop, error);
+            break;
+        }
+        if (!status) status = memoi_loop_improve(loop, n_nodes, error);
+        if (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent) break;
+        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+    }
+    memob_arrays_free(&loop->ejections.arrays);
+    memoi_exact_free(&loop->exact);
+    return status;
+}
+
 /* ---- >>plan solve -------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
+ * Knows: a plan and a desc, what to do with them, and in which units.  Knows nothing of engines. */
 
 /* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
  * item, but counts in both. */
@@ -5312,69 +4383,17 @@ MEMOI void memoi_plan_load(const memo_plan* plan, const memoi_problem* problem,
     memoi_solution_highest(problem, best);
 }
 
-MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
-                                     memo_error* error);
-
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
     memo_status status = memoi_problem_create(plan, simpler, problem, error);
     int ok = 1;
-    if (!status && plan->n_holds > 0)
-        ok = memoi_problem_add_holds(problem, plan);
-    else if (!status && problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS)
-        ok = memoi_problem_cover(problem, NULL);
-    if (ok > 0) return status;
+    if (!status && plan->n_holds > 0) ok = memoi_problem_add_holds(problem, plan);
+    if (!status && ok > 0) ok = memoi_pack_pose(plan, problem);
+    if (status || ok > 0) return status;
     memoi_problem_free(problem);
     return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
               : memob_no_memory(error, "the holds of the plan");
-}
-
-/* Names the engine if the plan has become better since the call before; before: the plan at that
- * call. */
-MEMOI void memoi_solution_credit(const memoi_solution* best, memoi_solution* before,
-                                 const char* engine, const char** name) {
-    if (best->peak < before->peak || best->is_optimal > before->is_optimal) *name = engine;
-    *before = *best;
-}
-
-/* Runs the engines that the settings select, from the fastest to the most thorough.  Each begins
- * with the best plan so far, and only if that misses the target.  *name becomes the engine of the
- * best plan. */
-MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
-                                      const memo_plan_desc* settings, int64_t target,
-                                      memoi_effort* effort, memoi_solution* best, const char** name,
-                                      memo_error* error) {
-    memo_plan_engine engine = settings->engine;
-    memo_status status = MEMO_STATUS_OK;
-    const int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
-    double now = memob_now_s(), deadline = effort->deadline;
-    double last_greedy = now + (deadline - now) / (is_greedy ? 1 : (int)MEMOI_SHARE);
-    memoi_solution before = *best;
-
-    if (engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace && plan->n_holds == 0) {
-        status = memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
-        memoi_solution_credit(best, &before, "bilevel", name);
-    }
-    if (!status && best->peak > target) {
-        status = memoi_greedy_solve(problem, target, last_greedy, is_large ? last_greedy : deadline,
-                                    best, error);
-        if (!status && is_greedy && !memoi_problem_is_easy(problem) &&
-            !memoi_ejections_rounds(problem, target, 2 * problem->n_items, effort, NULL, best))
-            status = memob_no_memory(error, "the greedy planner");
-        memoi_solution_credit(best, &before, "greedy", name);
-    }
-    if (status || best->peak <= target || is_greedy) return status;
-
-    if (engine == MEMO_PLAN_ENGINE_MIP) {
-        status = memoi_mip_solve(problem, deadline, best, error);
-        memoi_solution_credit(best, &before, "mip", name);
-    } else {
-        status = memoi_search_solve(problem, target, effort, best, error);
-        memoi_solution_credit(best, &before, "search", name);
-    }
-    return status;
 }
 
 /* Returns 0 if trace belongs to another plan. */
@@ -5387,15 +4406,15 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 }
 
 /* Plans a prepared plan; *bound_bytes rises to what is proven.  In the first pass spare room counts
- * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second pass
- * improves that plan: it is at most a rounding too high. */
-MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* settings, int is_second,
-                                  double begin, memoi_effort* effort, int64_t* bound_bytes,
-                                  int32_t* is_open, memo_error* error) {
-    int64_t target, culprit, peak;
-    const char* engine = is_second ? "search" : "greedy";
+ * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second
+ * pass improves that plan, whose peak is at most a rounding too high: then *is_open is 1. */
+MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
+                                  memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
+                                  memo_error* error) {
+    int64_t culprit, bound;
     memoi_problem problem;
     memoi_solution best;
+    memoi_loop loop;
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
@@ -5403,40 +4422,40 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* setting
     status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
-        problem.lower_bound =
-            memob_max(problem.lower_bound,
-                      memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes);
+        bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
+        best.bound = memob_max(best.bound, bound);
         memoi_plan_load(plan, &problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
-    /* Work after the search takes about twice as long as work before it, on a busy machine too. */
-    if (!is_second)
-        effort->deadline -= fmin(0.4 * settings->time_limit_s,
-                                 fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers));
-
     /* No plan is below the bound, so a smaller capacity is no useful target. */
-    target = memob_min(settings->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
-    if (problem.is_rounded && settings->capacity_bytes % problem.unit_bytes) target++;
-    if (target < problem.lower_bound) target = problem.lower_bound;
-    if (best.peak > target)
-        status =
-            memoi_problem_solve(plan, &problem, settings, target, effort, &best, &engine, error);
+    memset(&loop, 0, sizeof loop);
+    loop.problem = &problem;
+    loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
+    if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;
+    loop.target = memob_max(loop.target, best.bound);
+    loop.effort = effort;
+    loop.best = &best;
+    loop.plan = plan;
+    loop.desc = desc;
+    loop.solve = memo_plan_solve;
+    loop.name = is_second ? plan->engine : "greedy";
+    loop.has_begun = is_second;
+    status = memoi_loop_run(&loop, error);
 
     /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
-    peak = best.is_optimal ? best.peak : problem.lower_bound;
-    if (!problem.is_stretched && !status)
+    if (!status && !problem.is_stretched)
         *bound_bytes =
-            memob_max(*bound_bytes, problem.is_rounded ? (peak - 1) * problem.unit_bytes + 1
-                                                       : peak * problem.unit_bytes);
-    if (!status) memoi_plan_store(plan, &problem, &best, engine);
+            memob_max(*bound_bytes, problem.is_rounded ? (best.bound - 1) * problem.unit_bytes + 1
+                                                       : best.bound * problem.unit_bytes);
+    if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
     if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
-    *is_open =
-        problem.is_rounded && plan->peak_bytes > memob_max(*bound_bytes, settings->capacity_bytes);
+    *is_open = problem.is_rounded && plan->proof != MEMO_PROOF_OPTIMAL &&
+               plan->peak_bytes > desc->capacity_bytes;
 
 done: /* after a failure as well */
     MEMO_FREE(best.offsets);
@@ -5444,45 +4463,42 @@ done: /* after a failure as well */
     return status;
 }
 
-memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
     static const char name[] = "memo_plan_desc";
+    const int64_t most_offers = desc->offers ? INT64_MAX : 0;
+    memo_status status = memob_check_integer(name, "engine", (int64_t)desc->engine, 0,
+                                             MEMO_PLAN_ENGINE_BILEVEL, error);
+    if (!status)
+        status =
+            memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "node_limit", desc->node_limit, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "n_offers", desc->n_offers, 0, most_offers, error);
+    if (!status)
+        status = memob_check_integer(name, "n_threads", desc->n_threads, 0, MEMOI_THREADS, error);
+    if (status || desc->time_limit_s >= 0) return status;
+    return MEMOB_INVALID(error,
+                         "memo_plan_desc.time_limit_s: out of range (%g); 0 for the default, "
+                         "or more",
+                         desc->time_limit_s);
+}
+
+memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
     memoi_effort effort;
     memo_status status;
     int64_t bound_bytes;
     int32_t is_open = 1;
-    int pass;
+    double reserved_s;
     const double begin = memob_now_s();
-    if ((status = memob_check_integer(name, "engine", (int64_t)settings.engine, 0,
-                                      MEMO_PLAN_ENGINE_BILEVEL, error)) ||
-        (status = memob_check_integer(name, "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX,
-                                      error)) ||
-        (status =
-             memob_check_integer(name, "node_limit", settings.node_limit, 0, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_offers", settings.n_offers, 0,
-                                      settings.offers ? INT64_MAX : 0, error)) ||
-        (status =
-             memob_check_integer(name, "n_threads", settings.n_threads, 0, MEMOI_THREADS, error)))
-        return status;
-    if (!(settings.time_limit_s >= 0))
-        return MEMOB_INVALID(error,
-                             "memo_plan_desc.time_limit_s: out of range (%g); 0 for the default, "
-                             "or more",
-                             settings.time_limit_s);
+    status = memoi_plan_check_desc(&settings, error);
+    if (status) return status;
 
     /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-
-    if (settings.n_offers != 0) return memoi_market_solve(plan, &settings, error);
-    effort.deadline = begin + settings.time_limit_s;
-    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
-    effort.seed = settings.seed;
-    effort.n_threads = settings.n_threads ? settings.n_threads : 1;
-#ifdef MEMO_NO_HOST_DEVICE
-    effort.n_threads = 1;
-#endif
-    effort.log = &settings.log;
+    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, memo_plan_solve, error);
 
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
@@ -5493,10 +4509,21 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
             "or frees differ; pass the trace that the plan was made from");
 
+    /* Work after the search takes several times as long as work before it, on a busy machine too.
+     * */
+    reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
+    effort.clock.deadline =
+        begin + settings.time_limit_s - fmin(0.4 * settings.time_limit_s, reserved_s);
+    effort.clock.stop = settings.stop;
+    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+    effort.n_nodes = effort.n_before = 0;
+    effort.seed = settings.seed;
+    effort.n_threads = settings.n_threads ? settings.n_threads : 1;
+    effort.log = &settings.log;
+
     bound_bytes = plan->lower_bound_bytes;
-    for (pass = 0; !status && is_open && pass < 2; pass++)
-        status =
-            memoi_plan_pass(plan, &settings, pass, begin, &effort, &bound_bytes, &is_open, error);
+    for (int pass = 0; !status && is_open && pass < 2; pass++)
+        status = memoi_plan_pass(plan, &settings, pass, &effort, &bound_bytes, &is_open, error);
 
     /* A plan that misses the capacity is stored too, so that the caller can look at it. */
     if (!status && settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
@@ -5507,315 +4534,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
             (long long)bound_bytes);
     return status;
-}
-
-/* --- >>bought waits ---
- * Knows: waits on offer, and whether a plan is valid without some.  Knows nothing of engines.
- *
- * The first plan may use all offers, and buys the offers that its offsets need.  To find these,
- * offers are given up from the most expensive on, and among equal costs in order of time, because a
- * later wait orders what an earlier wait does.  Then the waits of a window of time are given back.
- * From then on two buffers pay if they share bytes and only offers that are not bought would order
- * the two.  Buffers that pay exchange places with other buffers, and the plan stays if it costs
- * less.  Without a trace, an offer orders its two buffers alone. */
-
-enum {
-    MEMOI_MARKET_STEPS = 10,   /* of an exchange, for each buffer */
-    MEMOI_MARKET_ROUNDS = 24,  /* exchanges without gain */
-    MEMOI_MARKET_MOVED = 12,   /* buffers that exchange places in a step, at most */
-    MEMOI_MARKET_PRICED = 4000 /* buffers; pairs of a larger plan have no prices */
-};
-#define MEMOI_MARKET_NEVER   6.9e10             /* beyond all that a buffer can pay */
-#define MEMOI_MARKET_NOWHERE (-MEMOB_BYTES_MAX) /* the offset of a buffer that looks for a place */
-
-typedef struct memoi_market {
-    memo_plan* plan;
-    memo_plan_desc desc; /* of the next attempt */
-    memo_wait* offers;   /* in order of time */
-    memob_keyed* order;  /* the most expensive offer first, then by time */
-    memo_wait* chosen;
-    int64_t n;
-    memo_plan best;   /* numbers of the row */
-    int64_t* offsets; /* of the best */
-    /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
-    char *bought, *trial, *part;
-    double deadline;
-    double* price; /* (n_buffers, n_buffers), symmetric, whole, to 1e6: of shared bytes */
-    memob_keyed *edges, *sorted; /* where a buffer begins to be in the way, and ends; scratch */
-    int32_t* place;              /* scratch of a digit */
-    uint64_t random;
-} memoi_market;
-
-MEMOI int64_t memoi_market_random(memoi_market* m, int64_t n) {
-    return (int64_t)(memoi_search_random(&m->random) % (uint64_t)n);
-}
-
-MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < m->n; i++)
-        if (set[i]) m->chosen[n++] = m->offers[i];
-    return memob_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
-}
-
-MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
-    double cost = 0;
-    for (int64_t i = 0; i < m->n; i++) cost += set[i] ? m->offers[i].cost_s : 0;
-    return cost;
-}
-
-/* Plans with the offers on trial.  Errors of memo_plan_solve. */
-MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
-    memo_status status = memoi_market_set(m, m->trial, error);
-    m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
-    return status ? status : memo_plan_solve(m->plan, &m->desc, error);
-}
-
-/* Do two buffers share bytes? */
-MEMOI int memoi_market_shares(const memoi_market* m, int64_t i, int64_t j) {
-    const int64_t bytes[2] = {memob_buffer_bytes(m->plan, i), memob_buffer_bytes(m->plan, j)};
-    return bytes[0] > 0 && bytes[1] > 0 && memob_plan_overlap(m->plan, i, bytes[0], j, bytes[1]);
-}
-
-/* Takes the offers on trial back that the plan's offsets do not need.  The plan is the best if the
- * rest costs at most `most_cost`. */
-MEMOI memo_status memoi_market_fit(memoi_market* m, double most_cost, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t group = m->n, next, n;
-    for (int64_t i = 0; i < m->n && !m->desc.trace; i++)
-        m->trial[i] = (char)memoi_market_shares(m, m->offers[i].freed, m->offers[i].requested);
-    for (int64_t first = 0; first < m->n && m->desc.trace;) {
-        memcpy(m->part, m->trial, (size_t)m->n);
-        for (n = 0, next = first; next < m->n && n < group; next++) {
-            n += m->part[m->order[next].index];
-            m->part[m->order[next].index] = 0;
-        }
-        status = n > 0 ? memoi_market_set(m, m->part, error) : MEMO_STATUS_OK;
-        if (!status) status = memo_plan_validate(m->plan, error);
-        if (status && status != MEMO_STATUS_INVALID_ARGUMENT) return status;
-        if (!status) memcpy(m->trial, m->part, (size_t)m->n);
-        if (!status || group == 1) first = next;
-        group = status ? memob_max(group / 2, 1) : 2 * group;
-    }
-    if (memoi_market_cost(m, m->trial) > most_cost) return MEMO_STATUS_OK;
-    memcpy(m->bought, m->trial, (size_t)m->n);
-    if (m->best.proof == MEMO_PROOF_OPTIMAL && m->best.peak_bytes == m->plan->peak_bytes)
-        m->plan->proof = MEMO_PROOF_OPTIMAL; /* more waits gave no smaller plan */
-    m->best = *m->plan;
-    for (int64_t i = 0; i < m->plan->n_buffers; i++)
-        m->offsets[i] = m->plan->buffers[i].offset_bytes;
-    return MEMO_STATUS_OK;
-}
-
-/* Sets the price of shared bytes. */
-MEMOI void memoi_market_ask(memoi_market* m, int64_t i, int64_t j, double price) {
-    const int64_t n = m->plan->n_buffers;
-    if (m->plan->buffers[i].size_bytes > 0 && m->plan->buffers[j].size_bytes > 0)
-        m->price[i * n + j] = m->price[j * n + i] = price;
-}
-
-/* Sets the prices of all pairs beside the waits on trial.  With a trace, a pair that these waits do
- * not order costs 1, otherwise what is on offer.  A pair that no offers order is forbidden. */
-MEMOI memo_status memoi_market_price(memoi_market* m, memo_error* error) {
-    const memo_plan* plan = m->plan;
-    const double unit = 1e6 / m->offers[m->order[0].index].cost_s;
-    memo_status status = MEMO_STATUS_OK;
-    memset(m->price, 0, (size_t)(plan->n_buffers * plan->n_buffers) * sizeof(double));
-    memset(m->part, 1, (size_t)m->n);
-    for (int64_t k = 0; k < m->n && !m->desc.trace; k++)
-        memoi_market_ask(m, m->offers[k].freed, m->offers[k].requested,
-                         floor(unit * m->offers[k].cost_s));
-    for (int all = 0; all < 2 && !status; all++) {
-        status = memoi_market_set(m, all ? m->part : m->trial, error);
-        for (int64_t h = 0, j = -1; memoi_holds_next(plan, &h, &j);)
-            memoi_market_ask(m, plan->holds[h].buffer, j, all ? MEMOI_MARKET_NEVER : 1);
-    }
-    for (int64_t i = 0; i < plan->n_buffers; i++)
-        for (int64_t j = i + 1;
-             j < plan->n_buffers && plan->buffers[j].begin < plan->buffers[i].end; j++)
-            memoi_market_ask(m, i, j, MEMOI_MARKET_NEVER);
-    return status;
-}
-
-/* What buffer i pays at its present offset.  Bytes shared in a gap are free. */
-MEMOI double memoi_market_pay(const memoi_market* m, int64_t i) {
-    const double* price = m->price + i * m->plan->n_buffers;
-    double sum = 0;
-    for (int64_t j = 0; j < m->plan->n_buffers; j++)
-        if (price[j] > 0 && price[j] < MEMOI_MARKET_NEVER && memoi_market_shares(m, i, j))
-            sum += price[j];
-    return sum;
-}
-
-/* Gives buffer i one of the cheapest offsets.  Returns what the buffer pays there; HUGE_VAL: no
- * room. */
-MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
-    memo_buffer* buffers = m->plan->buffers;
-    const double* price = m->price + i * m->plan->n_buffers;
-    const int64_t size = memob_buffer_bytes(m->plan, i), capacity = m->desc.capacity_bytes;
-    const int64_t alignment = memob_max(buffers[i].alignment_bytes, m->plan->alignment_bytes);
-    int64_t n = 0, n_least = 0, last;
-    double sum = 0, least = HUGE_VAL;
-    for (int64_t j = 0; j < m->plan->n_buffers; j++) {
-        if (!(price[j] > 0) || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE) continue;
-        m->edges[n].key = buffers[j].offset_bytes - size + 1;
-        m->edges[n++].index = j;
-        m->edges[n].key = buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j);
-        m->edges[n++].index = -1 - j;
-    }
-    memoi_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
-    m->edges[n].key = capacity;
-
-    /* From the ground or an edge on.  The first or the last offset leaves the larger hole.  Above
-     * all other buffers, the first one makes the lower plan. */
-    for (int64_t k = 0, offset = 0; offset <= capacity - size;
-         offset = memob_align_up(m->edges[k].key, alignment)) {
-        for (; m->edges[k].key <= offset; k++) {
-            const int64_t j = m->edges[k].index;
-            sum += j < 0 ? -price[-1 - j] : price[j];
-        }
-        if (sum >= MEMOI_MARKET_NEVER || sum > least) continue;
-        n_least = sum < least ? 1 : n_least + 1;
-        least = sum;
-        if (memoi_market_random(m, n_least) > 0) continue;
-        last = k < n && memoi_market_random(m, 2) ? m->edges[k].key - 1 : 0;
-        last = memob_min(last, capacity - size);
-        buffers[i].offset_bytes = memob_max(offset, last - last % alignment);
-    }
-    return least;
-}
-
-/* Buffers that pay, and buffers in their way, give up their offsets and take cheaper offsets.  An
- * offset of the same cost is taken, too, because cheaper offsets lie near.  Returns what all
- * buffers pay in the end. */
-MEMOI double memoi_market_exchange(memoi_market* m) {
-    const int64_t n = m->plan->n_buffers;
-    memo_buffer* buffers = m->plan->buffers;
-    int64_t moved[MEMOI_MARKET_MOVED], offsets[MEMOI_MARKET_MOVED], k;
-    double total = 0;
-    for (k = 0; k < n; k++) total += memoi_market_pay(m, k) / 2;
-    for (int64_t step = 0; total > 0 && step < MEMOI_MARKET_STEPS * n; step++) {
-        const int64_t most = 1 + memoi_market_random(m, MEMOI_MARKET_MOVED);
-        int64_t n_moved = 0;
-        double before = 0, after = 0;
-        if (memob_now_s() > m->deadline) break;
-
-        for (int64_t tries = 0; tries < 60 && n_moved < most; tries++) {
-            const int64_t j = memoi_market_random(m, n);
-            if (buffers[j].is_fixed || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE ||
-                !(n_moved ? m->price[moved[memoi_market_random(m, n_moved)] * n + j] > 0
-                          : memoi_market_pay(m, j) > 0))
-                continue;
-            before += memoi_market_pay(m, j);
-            offsets[n_moved] = buffers[j].offset_bytes;
-            buffers[j].offset_bytes = MEMOI_MARKET_NOWHERE;
-            moved[n_moved++] = j;
-        }
-
-        for (k = 0; k < n_moved && after <= before; k++) after += memoi_market_place(m, moved[k]);
-        for (k = 0; k < n_moved && after > before; k++) buffers[moved[k]].offset_bytes = offsets[k];
-        total -= fmax(before - after, 0);
-    }
-    memoi_plan_measure(m->plan);
-    return total;
-}
-
-/* Gives back the waits of a window, exchanges buffers, and buys the waits that the new offsets
- * need.  A plan of the same cost is taken, too. */
-MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
-    double cost = memoi_market_cost(m, m->bought), before;
-    memo_status status = MEMO_STATUS_OK;
-    for (int64_t round = 0, last = 0; round - last < MEMOI_MARKET_ROUNDS && !status; round++) {
-        int64_t first = memoi_market_random(m, m->n);
-        if (!(cost > 0) || memob_now_s() > m->deadline) break;
-        while (!m->bought[first]) first = memoi_market_random(m, m->n);
-        memcpy(m->trial, m->bought, (size_t)m->n);
-        for (int64_t k = first; k < m->n && k <= first + (m->n >> round % 8); k++) m->trial[k] = 0;
-        status = memoi_market_price(m, error);
-        if (!status && memoi_market_exchange(m) > 0) memset(m->trial, 1, (size_t)m->n);
-        if (!status) status = memoi_market_fit(m, cost, error);
-        for (int64_t i = 0; i < m->plan->n_buffers; i++)
-            m->plan->buffers[i].offset_bytes = m->offsets[i];
-        before = cost;
-        cost = memoi_market_cost(m, m->bought);
-        if (cost < before) last = round;
-    }
-    return status;
-}
-
-MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
-                                     memo_error* error) {
-    const int64_t n = desc->n_offers;
-    const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
-    memob_arrays arrays = {NULL, 0};
-    memoi_market m;
-    memo_error reason;
-    memo_status status, result = MEMO_STATUS_INFEASIBLE;
-    double limit_s = desc->time_limit_s;
-    memset(&m, 0, sizeof m);
-    m.plan = plan;
-    m.n = n;
-    m.desc = *desc;
-    m.desc.n_offers = 0;
-    m.random = desc->seed;
-    m.deadline = memob_now_s() + limit_s;
-    m.best.peak_bytes = INT64_MAX;
-    m.offers = MEMOB_ARRAY(&arrays, memo_wait, n);
-    m.order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    m.chosen = MEMOB_ARRAY(&arrays, memo_wait, n);
-    m.offsets = MEMOB_ARRAY(&arrays, int64_t, plan->n_buffers);
-    m.price = MEMOB_ARRAY(&arrays, double, n_priced* n_priced);
-    m.edges = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced + 1);
-    m.sorted = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced);
-    m.place = MEMOB_ARRAY(&arrays, int32_t, 2 * n_priced + 2);
-    m.bought = MEMOB_ARRAY(&arrays, char, n);
-    m.trial = MEMOB_ARRAY(&arrays, char, n);
-    m.part = MEMOB_ARRAY(&arrays, char, n);
-    status = arrays.failed ? memob_no_memory(error, "the waits of a plan")
-                           : memob_plan_set_waits(plan, desc->trace, desc->offers, n, error);
-    if (status) { /* a wrong offer */
-        memob_arrays_free(&arrays);
-        return status;
-    }
-    for (int64_t i = 0; i < n; i++) { /* as the plan has sorted them */
-        m.offers[i] = plan->waits[i];
-        m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
-        m.order[i].index = i;
-    }
-    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-
-    /* Without waits.  The bound of live buffers holds for any waits. */
-    if (desc->trace) {
-        result = status = memoi_market_plan(&m, limit_s / 8, error);
-        if (!status || status == MEMO_STATUS_INFEASIBLE)
-            status = memoi_market_fit(&m, HUGE_VAL, &reason);
-    }
-
-    /* With all offers, then with fewer. */
-    if (!status &&
-        (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes))) {
-        memset(m.trial, 1, (size_t)n);
-        status = memoi_market_plan(&m, limit_s / 2, &reason);
-        if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m.best.peak_bytes) {
-            result = status;
-            if (result && error) *error = reason;
-            m.desc.capacity_bytes =
-                memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
-            status = memoi_market_fit(&m, HUGE_VAL, &reason);
-            if (!status && n_priced > 0) status = memoi_market_improve(&m, &reason);
-        }
-        if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
-    }
-
-    /* The best plan; none without memory. */
-    if (!status) status = memoi_market_set(&m, m.bought, &reason);
-    if (status && status != result && error) *error = reason;
-    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
-        plan->buffers[i].offset_bytes = m.offsets[i];
-    plan->peak_bytes = m.best.peak_bytes;
-    plan->proof = status ? MEMO_PROOF_NONE : m.best.proof;
-    memcpy(plan->engine, m.best.engine, sizeof plan->engine);
-    memob_arrays_free(&arrays);
-    return status ? status : result;
 }
 
 /* ---- >>profile ----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ static double cpu_s(void) { return (double)clock() / CLOCKS_PER_SEC; } /* of all
 static double now_s(void) { return is_cpu ? cpu_s() : memob_now_s(); }
 #define memob_now_s          now_s
 #define MEMOI_WITHOUT(stage) (!strcmp(left_out, #stage))
+#include "extras/memo_pack.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "median.h"

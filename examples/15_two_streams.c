@@ -15,6 +15,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#include "extras/memo_pack.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include <stdio.h>

@@ -19,7 +19,8 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE / "headers" if (HERE / "headers").is_dir() else HERE.parent
-FROM_ROOT = ("memo.h", "memo_plan.h", "extras/memo_look.h", "examples/pytorch/snapshot_to_trace.py", "LICENSE")
+FROM_ROOT = ("memo.h", "memo_plan.h", "extras/memo_look.h", "examples/pytorch/snapshot_to_trace.py", "LICENSE",
+             "extras/memo_pack.h")
 FROM_HERE = ("pyproject.toml", "build_backend.py", "README.md", "memo_plan/__init__.py", "memo_plan/memo_plan.c")
 
 VERSION = ".".join(re.findall(r"#define MEMO_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", (ROOT / "memo.h").read_text()))

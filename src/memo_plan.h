@@ -61,40 +61,33 @@ extern "C" {
 /* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
  * memo.h, and the rooms above it.
  *
- *   1 offsets
+ *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time
- *     >>neighbors              lists of what conflicts with an item
- *     >>sections               the largest sets of items that live together
+ *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
  *     >>holds                  pairs that streams keep apart
- *     >>reuse                  their bound: items of which none can follow another
- *     >>cover                  sections instead of pairs
+ *     >>solution               the best plan so far, and the effort that is left
+ *     >>neighbors              lists of what conflicts with an item
  *     >>unplaced               the first item in order within an interval of sections
- *     >>greedy                 orders of items
- *     >>lowest offset          greedy: the item that can lie lowest comes next
- *     >>sweep                  greedy: items in order of time, from the fullest section both ways
- *     >>first fit              greedy: each item into the lowest hole
+ *     >>greedy                 engine: orders of items
+ *     >>lowest offset          the item that can lie lowest comes next
+ *     >>sweep                  items in order of time, from the fullest section both ways
  *     >>greedy runs            one order after the other
- *     >>exact search           is there a plan within a capacity?
+ *     >>pack doors             where extras/memo_pack.h adds
+ *     >>exact search           engine: is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
  *     >>branching              which item is first among its neighbors
- *     >>smallest peak          runs of the search
- *     >>side by side           several searches on threads
- *     >>cores                  a few items that decide whether a capacity is too small
- *     >>windows                a large plan is improved where it is highest
- *     >>ejections              items above a capacity take the places of others
- *     >>rounds                 attempts at one capacity after the other
- *     >>bricks                 items that fill a rectangle become one
- *     >>full sections          the items that live there come first, all others go around them
- *     >>parts                  parts of a plan that share no item
- *     >>mixed-integer program  the paper's, by lp_solve
- *     >>bi-level               layers once, then what joins them
+ *     >>smallest peak          runs of the search, one capacity after the other
+ *     >>full sections          engine: the items that live there come first, others around them
+ *     >>ejections              engine: items above a capacity take the places of others
+ *     >>mixed-integer program  engine: the paper's, by lp_solve
+ *     >>bi-level               engine: layers once, then what joins them
  *     >>marked windows         windows of layers from marks
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
- *     >>plan solve             memo_plan_solve: which engine comes next
- *     >>bought waits           which of the waits on offer a plan buys
+ *     >>loop                   which engine comes next: rounds of work that doubles
+ *     >>plan solve             memo_plan_solve
  *   2 profile
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
@@ -146,38 +139,31 @@ extern "C" {
 #endif
 
 #include "plan/offsets/problem.h"
-#include "plan/offsets/neighbors.h"
 #include "plan/offsets/sections.h"
 #include "plan/offsets/items.h"
 #include "plan/offsets/holds.h"
-#include "plan/offsets/reuse.h"
-#include "plan/offsets/cover.h"
+#include "plan/offsets/solution.h"
+#include "plan/offsets/neighbors.h"
 #include "plan/offsets/unplaced.h"
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/lowest_offset.h"
 #include "plan/offsets/sweep.h"
-#include "plan/offsets/first_fit.h"
 #include "plan/offsets/greedy_runs.h"
+#include "plan/offsets/pack_doors.h"
 #include "plan/offsets/exact_search.h"
 #include "plan/offsets/search_state.h"
 #include "plan/offsets/pruning.h"
 #include "plan/offsets/branching.h"
 #include "plan/offsets/smallest_peak.h"
-#include "plan/offsets/side_by_side.h"
-#include "plan/offsets/cores.h"
-#include "plan/offsets/windows.h"
-#include "plan/offsets/ejections.h"
-#include "plan/offsets/rounds.h"
-#include "plan/offsets/bricks.h"
 #include "plan/offsets/full_sections.h"
-#include "plan/offsets/parts.h"
+#include "plan/offsets/ejections.h"
 #include "plan/offsets/mixed_integer_program.h"
 #include "plan/offsets/bi_level.h"
 #include "plan/offsets/marked_windows.h"
 #include "plan/offsets/groups_and_kinds.h"
 #include "plan/offsets/two_levels.h"
+#include "plan/offsets/loop.h"
 #include "plan/offsets/plan_solve.h"
-#include "plan/offsets/bought_waits.h"
 #include "plan/profile.h"
 #include "plan/profile_file.h"
 #include "plan/rows/words.h"

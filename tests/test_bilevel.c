@@ -106,11 +106,14 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     int64_t peak = -1;
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_OK(memoi_problem_create(plan, 0, &problem, &error));
-    memoi_effort effort = {
-        .deadline = memob_now_s() + 1000, .nodes_left = nodes, .n_threads = 1, .log = &silent};
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    CHECK_OK(
-        memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
+    memoi_effort effort = {.clock = {.deadline = memob_now_s() + 1000},
+                           .nodes_left = nodes,
+                           .n_threads = 1,
+                           .log = &silent};
+    int32_t is_open;
+    memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    CHECK_OK(memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, nodes, &effort,
+                                 memo_plan_solve, &best, &is_open, &error));
     if (best.peak < INT64_MAX) {
         peak = best.peak * problem.unit_bytes;
         memoi_plan_store(plan, &problem, &best, "bilevel");

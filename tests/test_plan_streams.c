@@ -5,7 +5,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "memo_plan.h"
+#include "extras/memo_pack.h"
 #include "extras/memo_look.h"
 #include "stream_patterns.h"
 #include "owned.h"
@@ -775,11 +775,11 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     memoi_solution best;
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t n_nodes = 1000000, offsets[8];
-    memoi_effort effort = {.deadline = HUGE_VAL};
+    const memoi_clock clock = {.deadline = HUGE_VAL};
     CHECK_OK(memoi_problem_pose(plan, 0, &problem, &error));
     CHECK(memoi_neighbors_list(&problem) == 1);
-    memoi_solution_begin(&best, offsets);
-    CHECK(memoi_cores_create(&cores, &problem, &effort));
+    memoi_solution_begin(&best, &problem, offsets);
+    CHECK(memoi_cores_create(&cores, &problem, 0, &clock));
     CHECK(memoi_cores_attempt(&cores, capacity / problem.unit_bytes, &n_nodes, &verdict, &best));
     memob_arrays_free(&cores.arrays);
     return verdict;

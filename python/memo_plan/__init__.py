@@ -59,7 +59,7 @@ _LOG = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 
 class _Desc(Structure):
     _fields_ = [("engine", c_int), ("capacity_bytes", c_int64), ("time_limit_s", c_double), ("node_limit", c_int64),
-                ("seed", c_uint64), ("n_threads", c_int32), ("log", _LOG), ("log_user", c_void_p),
+                ("seed", c_uint64), ("n_threads", c_int32), ("log", _LOG), ("log_user", c_void_p), ("stop", c_void_p),
                 ("trace", c_void_p), ("offers", c_void_p), ("n_offers", c_int64)]
 
 

@@ -3,6 +3,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_pack.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 

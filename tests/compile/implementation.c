@@ -6,6 +6,7 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_HOOKS_IMPLEMENTATION
 #include "memo.h"
+#include "extras/memo_pack.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_layout.h"

@@ -16,6 +16,7 @@ typedef struct memo_plan_desc {
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
+    const int32_t* stop;    /* optional; once it is not 0, planning ends as if time were up */
     /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
      * layers begin and end. */
     const memo_trace* trace;

@@ -1,5 +1,5 @@
 #pragma once
-#include "plan/offsets/problem.h"
+#include "plan/offsets/pack_doors.h"
 /* ---- >>bi-level ---------------------------------------------------------------------------------
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
  * how a plan is solved.
@@ -26,6 +26,9 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
+    memoi_solver solve; /* for a level */
+    memoi_effort* effort;
+    int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
     memoi_range* windows; /* times; disjoint, ascending */
     memoi_group* groups;

@@ -62,16 +62,17 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* A moment of the searches side by side.  It counts nodes, which do not depend on a clock; the
- * place of the search breaks ties. */
+/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
+ * the search breaks ties. */
 MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 16 == 0) {
-        if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
-        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
+        if (memoi_clock_is_over(search->clock)) search->is_out_of_time = 1;
+        if (search->answered &&
+            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||

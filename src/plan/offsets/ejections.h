@@ -1,17 +1,20 @@
 #pragma once
-#include "plan/offsets/windows.h"
-/* --- >>ejections ---
+#include "plan/offsets/greedy.h"
+#include "plan/offsets/neighbors.h"
+/* ---- >>ejections --------------------------------------------------------------------------------
  * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
  *
- * The highest item waits for a place within a capacity.  A waiting item takes the place where the
- * items in its way weigh least, and then these items wait.  An item that took a place weighs more
- * from then on, so that the same items do not chase each other.
- * (An ejection pool, Nagata and Braysy 2009.) */
+ * The engine for problems of any size, and for what is not plain: it lowers a plan, and never
+ * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
+ * waiting item takes the place where the items in its way weigh least, and then these items wait.
+ * An item that took a place weighs more from then on, so that the same items do not chase each
+ * other. (An ejection pool, Nagata and Braysy 2009.) */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 
 typedef struct memoi_ejections {
     const memoi_problem* problem;
+    memob_arrays arrays;
     int64_t* offsets; /* of items; -1: the item waits */
     double* weight;
     int32_t* waiting;           /* the last one is placed first */
@@ -21,6 +24,9 @@ typedef struct memoi_ejections {
     int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
+    int64_t step;    /* from the peak to the next capacity */
+    int64_t places;  /* given to the waiting items of one capacity */
+    int64_t n_looks; /* at neighbors */
     uint64_t random;
 } memoi_ejections;
 
@@ -51,13 +57,14 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     const memoi_neighbors* lists = problem->neighbors;
     const memoi_item* items = problem->items;
     const int64_t size = items[i].size;
+    const int64_t first = lists->list ? lists->first[i] : 0;
     const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
     int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
     double weight = 0, least = HUGE_VAL;
 
     /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
      * before i ends are looked at. */
-    for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
+    for (int64_t k = first; k < last; k++) {
         const int64_t j = lists->list ? lists->list[k] : k;
         if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
             e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
@@ -73,6 +80,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         top = memob_max(top, e->ends[n].key);
         n++;
     }
+    e->n_looks += n + (lists->list ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
     memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
     memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
@@ -107,82 +115,89 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
+/* The caller frees the arrays, whether it succeeds or not.  Returns 1; 0 without memory; -1 if
+ * pairs are too many for lists. */
+MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
+    const int64_t n = problem->n_items;
+    const int listed = memoi_neighbors_list(problem);
+    memob_arrays* a = &e->arrays;
+    memset(e, 0, sizeof *e);
+    e->problem = problem;
+    e->random = seed;
+    e->places = MEMOI_TRIES;
+    if (listed < 0 && problem->held) return -1;
+
+    e->offsets = MEMOB_ARRAY(a, int64_t, n);
+    e->weight = MEMOB_ARRAY(a, double, n);
+    e->waiting = MEMOB_ARRAY(a, int32_t, n);
+    e->begins = MEMOB_ARRAY(a, memob_keyed, n);
+    e->ends = MEMOB_ARRAY(a, memob_keyed, n);
+    e->sorted = MEMOB_ARRAY(a, memob_keyed, n);
+    e->place = MEMOB_ARRAY(a, int32_t, n + 2);
+    e->end = MEMOB_ARRAY(a, int32_t, n);
+    e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
+    if (a->failed || listed == 0) return 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
+        e->end[i] = (int32_t)problem->items[i].end;
+        e->weight[i] = (double)problem->items[i].size *
+                       (double)(problem->items[i].end - problem->items[i].begin);
+        if (e->end[i] > *largest) *largest = e->end[i];
+    }
+    return 1;
+}
+
+/* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
+MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
+                                 memoi_effort* effort) {
+    enum { PLACES = 4, LOOKS = 256 }; /* of a node */
+    int64_t n_places = 0, n_spent = 0;
+    e->n_looks = 0;
+    for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
+        if (n_places % MEMOI_CLOCK == 0 && memoi_clock_is_over(&effort->clock)) break;
+        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
+            e->n_waiting++;
+            break;
+        }
+        n_spent = memob_max(n_places / PLACES, e->n_looks / LOOKS) + 1;
+    }
+    memoi_effort_spend(effort, memob_max(n_spent, 1));
+    return e->n_waiting == 0;
+}
+
 /* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
  * lowered item is not raised again, and weights stay: an item that was often in the way stays
  * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
- * step.  The shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
-MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
-                                 memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
-    enum { PLACES = 4, STEPS = 160 }; /* of a node; from a plan to the goal, at most */
-    const int64_t n = problem->n_items, before = effort->nodes_left;
-    int64_t step = 0, budget = MEMOI_TRIES, n_places, highest;
-    int listed = memoi_neighbors_list(problem);
-    memob_arrays a = {NULL, 0};
-    memoi_ejections e;
-    memset(&e, 0, sizeof e);
-    e.problem = problem;
-    e.random = effort->seed;
-    e.offsets = MEMOB_ARRAY(&a, int64_t, n);
-    e.weight = MEMOB_ARRAY(&a, double, n);
-    e.waiting = MEMOB_ARRAY(&a, int32_t, n);
-    e.begins = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.ends = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.sorted = MEMOB_ARRAY(&a, memob_keyed, n);
-    e.place = MEMOB_ARRAY(&a, int32_t, n + 2);
-    e.end = MEMOB_ARRAY(&a, int32_t, n);
-    e.largest_end = MEMOB_ARRAY(&a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
-    for (int64_t i = 0; !a.failed && i < n; i++) {
-        int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
-        e.end[i] = (int32_t)problem->items[i].end;
-        e.weight[i] = (double)problem->items[i].size *
-                      (double)(problem->items[i].end - problem->items[i].begin);
-        if (e.end[i] > *largest) *largest = e.end[i];
-    }
-    if (listed == 0) a.failed = 1;
-    if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
-    n_nodes = before - memob_min(n_nodes, before); /* left at the end */
-    if (!a.failed) memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    for (int64_t capacity = INT64_MAX; !a.failed;) {
+ * step, and the shortest step gets more places. */
+MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
+                                 memoi_effort* effort, memoi_solution* best) {
+    enum { STEPS = 160 }; /* from a plan to the goal, at most */
+    const memoi_problem* problem = e->problem;
+    const int64_t last = effort->n_nodes + memob_min(n_nodes, effort->nodes_left);
+    int64_t capacity = INT64_MAX, highest;
+    if (MEMOI_WITHOUT(ejections)) return;
+    memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
+    for (;;) {
         highest = memoi_solution_highest(problem, best);
-        if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
-            break;
+        if (best->peak <= goal || effort->n_nodes >= last || memoi_effort_is_over(effort)) return;
         if (capacity >= best->peak) {
-            step = memob_max(2 * step, (best->peak - goal) / STEPS + 1);
-            capacity = memob_max(goal, best->peak - step);
+            e->step = memob_max(2 * e->step, (best->peak - goal) / STEPS + 1);
+            capacity = memob_max(goal, best->peak - e->step);
         }
 
         /* The highest item waits. */
-        e.offsets[highest] = -1;
-        e.waiting[0] = (int32_t)highest;
-        e.n_waiting = 1;
-        for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
-            if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
-            if (n_places % MEMOI_CLOCK == 0 && memob_now_s() > effort->deadline) break;
-            if (!memoi_ejections_place(&e, e.waiting[--e.n_waiting], capacity)) {
-                e.n_waiting++;
-                break;
-            }
-        }
-        effort->nodes_left -= memob_min(n_places / PLACES + 1, effort->nodes_left);
-        if (e.n_waiting == 0) {
-            memcpy(best->offsets, e.offsets, (size_t)n * sizeof(int64_t));
+        e->offsets[highest] = -1;
+        e->waiting[0] = (int32_t)highest;
+        e->n_waiting = 1;
+        if (memoi_ejections_settle(e, capacity, last - effort->n_nodes, effort)) {
+            memcpy(best->offsets, e->offsets, (size_t)problem->n_items * sizeof(int64_t));
             continue;
         }
-        if (cores) {
-            cores->deadline =
-                memob_now_s() + (effort->deadline - memob_now_s()) / (double)MEMOI_SHARE;
-            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / MEMOI_SHARE,
-                                              budget / MEMOI_SHARE, effort, best);
-        }
-        memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-        if (best->peak <= capacity) continue;
-
+        memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
         capacity = INT64_MAX;
-        step /= MEMOI_SHARE; /* and twice that comes next */
-        if (step <= (best->peak - goal) / STEPS && budget < (int64_t)1 << 40) budget *= 2;
-        memoi_search_report(effort, problem, best, problem->lower_bound,
-                            before - effort->nodes_left);
+        e->step /= MEMOI_SHARE; /* and twice that comes next */
+        if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40) e->places *= 2;
+        memoi_effort_report(effort, problem, best);
     }
-    memob_arrays_free(&a);
-    return !a.failed;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include "plan/offsets/neighbors.h"
 #include "plan/offsets/greedy.h"
 /* ---- >>exact search -----------------------------------------------------------------------------
  * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
@@ -138,7 +139,7 @@ typedef struct memoi_search {
     memoi_tightness tightness;
     int32_t use_weights;
     int64_t n_nodes, node_stop;
-    double deadline;
+    const memoi_clock* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
@@ -148,12 +149,13 @@ typedef struct memoi_search {
     double run_length;
     int64_t node_end; /* of its budget */
 
-    /* side by side with other searches */
-    int64_t place;      /* among them */
-    int64_t* answered;  /* the earliest answer so far; a search that is beyond this node stops */
-    int64_t node_begin; /* from here on all searches count together */
-    int32_t is_overtaken;
+    int64_t node_begin;
     memoi_verdict verdict;
+
+    /* side by side with other searches, if extras/memo_pack.h runs several */
+    int64_t place;     /* among them */
+    int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
+    int32_t is_overtaken;
 } memoi_search;
 
 MEMOI void memoi_search_free(memoi_search* search) {
@@ -193,14 +195,23 @@ enum {
     MEMOI_BASES_MOST = 1 << 19
 };
 
-enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BYTES = 1 << 26 };
+/* Members of all sections; pairs and threads, in extras/memo_pack.h. */
+enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 
-/* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
-MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
+/* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
+ * frees the search in any case. */
+MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
+                              const memoi_clock* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
+    int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
+    search->clock = clock;
+    search->random = seed;
+    if (n > MEMOI_SEARCH_ITEMS || problem->held) return -1;
+    listed = memoi_neighbors_list(problem);
+    if (listed <= 0) return listed;
     search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;

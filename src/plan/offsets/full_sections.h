@@ -1,7 +1,9 @@
 #pragma once
-#include "plan/offsets/rounds.h"
-/* --- >>full sections ---
- * Knows: the items that live in full sections, and lowest offset.  Knows nothing of capacities.
+#include "plan/offsets/greedy_runs.h"
+#include "plan/offsets/smallest_peak.h"
+/* ---- >>full sections ----------------------------------------------------------------------------
+ * Knows: the items that live in full sections, lowest offset, and the exact search.  Knows nothing
+ * of gaps and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
  * All other items go around these by lowest offset, because there is room elsewhere. */
@@ -89,74 +91,101 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
-        if (step % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
-            return 0;
+        if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
         n_placed += memoi_around_step(around);
     }
     return 1;
 }
 
-/* Lowers the best plan of an easy problem.  A section is full if its bound is above so many percent
- * of the plan's bound.  The items of full sections come first, with a share of the effort.  Then
- * all other items go around these, by one order after the other, with a share of the time that is
- * left.  Does nothing if most items live in full sections. */
-MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, double share,
-                                   int64_t goal, memoi_effort* effort, memoi_solution* best,
-                                   int64_t* bound, memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
-    const int64_t n = problem->n_items, level = problem->lower_bound / 100 * percent;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t peak = 0, n_full = 0;
-    double now;
-    memoi_around around;
-    memoi_solution inner;
-    memoi_effort own;
-    char* is_in_set;
-    int64_t* before; /* a section: how many are full */
-    int ok = memoi_greedy_create(&around.greedy, problem, effort->deadline);
-    memob_arrays* a = &around.greedy.arrays;
-    memoi_solution_begin(&inner, MEMOB_ARRAY(a, int64_t, n));
-    is_in_set = (char*)memob_arrays_add(a, n, 1);
-    before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
-    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
-    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
-    if (!ok || a->failed) {
-        status = memob_no_memory(error, "full sections");
-        goto done;
-    }
-
-    /* The items of full sections. */
+/* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
+ * many items there are.  before: scratch, one more than sections. */
+MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
+                              int64_t* before) {
+    const int64_t level = problem->lower_bound / 100 * percent;
+    int64_t n_full = 0;
     for (int64_t i = 0; i < problem->n_sections; i++)
         before[i + 1] = before[i] + (problem->section_bounds[i] > level);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
         n_full += is_in_set[i];
     }
-    if (n_full > n / 2) goto done;
+    return n_full;
+}
 
-    /* The plan of these items, and all other items around it. */
-    memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    own = memoi_effort_take(effort, share);
-    status =
-        memoi_search_part_at(problem, 0, n, is_in_set, goal, &own, &inner, bound, &peak, error);
-    effort->nodes_left += own.nodes_left;
-    around.offsets = inner.offsets;
-    for (int64_t i = around.n_ahead = 0; i < n; i++) {
+/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
+ * the whole.  0: no memory, with a message. */
+MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
+                                   int64_t target, memoi_effort* own, int64_t* offsets,
+                                   int64_t* bound, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_solution inner;
+    memoi_problem part;
+    int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
+    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, NULL, 0, &part)) {
+        MEMO_FREE(inner_offsets);
+        return memob_no_memory(error, "full sections");
+    }
+    memoi_solution_begin(&inner, &part, inner_offsets);
+    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].buffer];
+    memoi_solution_highest(&part, &inner);
+    if (inner.peak > target)
+        status =
+            memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
+    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, own, &inner))
+        status = memob_no_memory(error, "full sections");
+    for (int64_t i = 0; !status && i < part.n_items; i++)
+        offsets[part.items[i].buffer] = inner.offsets[i];
+    *bound = memob_max(*bound, inner.bound);
+    MEMO_FREE(inner_offsets);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
+ * come first, with so many nodes.  Then all other items go around these, by one order after the
+ * other.  Does nothing if most items live in full sections. */
+MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
+                                   int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
+                                   memo_error* error) {
+    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
+                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
+    const int64_t n = problem->n_items;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t peak = 0;
+    memoi_around around;
+    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    const int ok = memoi_greedy_create(&around.greedy, problem, &effort->clock);
+    memob_arrays* a = &around.greedy.arrays;
+    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
+    char* is_in_set = (char*)memob_arrays_add(a, n, 1);
+    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
+    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
+    around.offsets = offsets;
+    around.n_ahead = 0;
+    if (!ok || a->failed) status = memob_no_memory(error, "full sections");
+
+    /* The plan of the items of full sections. */
+    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 2) goto done;
+    memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
+    status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
+    memoi_effort_spend(effort, own.n_nodes);
+
+    /* All other items around it. */
+    for (int64_t i = 0; !status && i < n; i++) {
         if (!is_in_set[i]) continue;
-        around.ahead[around.n_ahead].key = inner.offsets[i];
+        around.ahead[around.n_ahead].key = offsets[i];
         around.ahead[around.n_ahead++].index = i;
+        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    now = memob_now_s();
-    around.greedy.deadline = now + share * (effort->deadline - now);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
-        if (memob_now_s() > around.greedy.deadline) break;
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (!memoi_around_run(&around, is_in_set)) break;
+        if (memoi_clock_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
         memoi_solution_offer(problem, around.greedy.offsets, best);
     }
-done:
+done: /* after a failure as well */
     memob_arrays_free(a);
     return status;
 }

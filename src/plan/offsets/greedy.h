@@ -1,14 +1,15 @@
 #pragma once
+#include "plan/offsets/solution.h"
 #include "plan/offsets/unplaced.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * Knows: the problem and orders of its items.  Knows nothing of plans found before.
  *
- * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
- * First fit: take the items in an order; put each into the lowest hole.
+ * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
+ * step of a program.  Lowest offset: take the unplaced item that can lie lowest, ties by an order;
+ * put it there.  Sweep: take the items in order of time, from the fullest section both ways.
  *
- * Lowest offset takes no notice of gaps, and places all items above the fixed items.  Then every
- * item lives in one piece, and lowest offset is fast for any number of items.  First fit takes
- * notice of gaps, and needs lists of neighbors. */
+ * Both take no notice of gaps, and place all items above the fixed items.  Then every item lives in
+ * one piece, and both are fast for any number of items. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -69,17 +70,6 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
-/* The order by offsets.  First fit in this order raises no item. */
-MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int64_t* offsets,
-                                         memoi_ranked* ranked) {
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        ranked[i].index = i;
-        ranked[i].first = -(double)offsets[i];
-        ranked[i].second = 0;
-    }
-    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
-}
-
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
@@ -88,10 +78,9 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
-    const memoi_problem* problem; /* NULL: no run has begun */
+    const memoi_problem* problem;
+    const memoi_clock* clock;
     memob_arrays arrays;
-    double deadline;
-    int32_t is_fit; /* by first fit, else by lowest offset */
     memoi_ranked* ranked;
     int64_t* offsets;
     int64_t* load; /* bounds of sections, as the leaves of a tree of their largest */
@@ -101,17 +90,17 @@ typedef struct memoi_greedy {
     /* Tops of plateaus by first section, as the leaves of a tree of the lowest; INT64_MAX: none
      * begins here. */
     int64_t* tops;
-    int64_t n_leaves;    /* a power of 2 */
-    memoi_range* places; /* scratch of first fit, two an item */
+    int64_t n_leaves; /* a power of 2 */
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
+MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem,
+                              const memoi_clock* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
-    greedy->deadline = deadline;
+    greedy->clock = clock;
     greedy->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     greedy->offsets = MEMOB_ARRAY(a, int64_t, n);
     greedy->load = MEMOB_ARRAY(a, int64_t, 2 * problem->n_sections);
@@ -121,12 +110,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
-/* The time at which a run ends that has placed so many of n items.  The present if these are too
- * few to tell. */
-MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
-    double now = memob_now_s();
-    return n_placed < MEMOI_GREEDY_PACE ? now
-                                        : begin + (now - begin) * (double)n / (double)n_placed;
+/* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
+MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
+    const double now = memob_now_s(), n = (double)greedy->problem->n_items;
+    return memoi_clock_is_over(greedy->clock) ||
+           (n_placed >= MEMOI_GREEDY_PACE &&
+            begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
 
 /* The order by the fullest section that an item meets, then by lifetime.  Items that meet full

@@ -135,12 +135,3 @@ no_memory:
     memoi_problem_free(problem);
     return memob_no_memory(error, "the planning problem");
 }
-
-/* Does every item live in one piece, and conflict only with items that live at the same time? */
-MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->held;
-}
-
-MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
-}

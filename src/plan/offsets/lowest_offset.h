@@ -128,8 +128,7 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     double begin = memob_now_s();
     memoi_plateau_begin(greedy);
     for (int64_t round = 1; n_placed < n; round++) {
-        if (round % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
-            return 0;
+        if (round % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
         n_placed += memoi_plateau_step(greedy);
     }
     return 1;

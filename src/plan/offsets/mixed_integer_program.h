@@ -1,7 +1,7 @@
 #pragma once
 #include "memo/text.h"
-#include "plan/offsets/cover.h"
-#include "plan/offsets/first_fit.h"
+#include "plan/offsets/neighbors.h"
+#include "plan/offsets/solution.h"
 /* ---- >>mixed-integer program --------------------------------------------------------------------
  * Knows: the problem and lp_solve.  Knows nothing of the search.  Only the order of the items is
  * taken from lp_solve's answer; the offsets are rebuilt from it in whole units.
@@ -20,12 +20,12 @@ typedef struct memoi_mip {
     int64_t n_pairs;
     lprec* lp;
     double scale; /* from units to what lp_solve sees */
-    double deadline;
+    const memoi_clock* clock;
 } memoi_mip;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memob_now_s() > ((const memoi_mip*)user)->deadline;
+    return memoi_clock_is_over(((const memoi_mip*)user)->clock);
 }
 
 /* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
@@ -94,19 +94,36 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     return ok;
 }
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+/* Places items in an order, each on top of the items before it.  0: fixed items leave no room. */
+MEMOI int memoi_mip_stack(const memoi_problem* problem, const memob_keyed* order,
+                          int64_t* offsets) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    for (int64_t i = 0; i < problem->n_items; i++) offsets[i] = -1;
+    for (int64_t k = 0; k < problem->n_items; k++) {
+        const int64_t i = order[k].index;
+        int64_t top = memob_max(problem->items[i].fixed, 0);
+        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            const int64_t j = neighbors->list[l];
+            if (offsets[j] >= 0) top = memob_max(top, offsets[j] + problem->items[j].size);
+        }
+        if (problem->items[i].fixed >= 0 && top > problem->items[i].fixed) return 0;
+        offsets[i] = top;
+    }
+    return 1;
+}
+
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
     memob_arrays arrays = {NULL, 0};
-    memoi_ranked* ranked = NULL;
-    memoi_range* places = NULL;
+    memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
     int made = memoi_neighbors_list(problem);
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
-    mip.deadline = deadline;
+    mip.clock = clock;
 
     /* Refuse what the program cannot express, or what lp_solve cannot handle. */
     if (problem->has_alignment)
@@ -122,8 +139,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     if (!status) {
         columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
         offsets = MEMOB_ARRAY(&arrays, int64_t, n);
-        ranked = MEMOB_ARRAY(&arrays, memoi_ranked, n);
-        places = MEMOB_ARRAY(&arrays, memoi_range, 2 * n);
+        order = MEMOB_ARRAY(&arrays, memob_keyed, n);
     }
     if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
 
@@ -137,15 +153,17 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (int64_t i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
-            memoi_greedy_order_by_offsets(problem, offsets, ranked);
-            for (int64_t i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
-            memoi_fit_run(problem, ranked, INT64_MAX, HUGE_VAL, places, offsets);
-            memoi_solution_offer(problem, offsets, best);
+            for (int64_t i = 0; i < n; i++) {
+                order[i].key = (int64_t)(columns[i] / mip.scale + 0.5);
+                order[i].index = i;
+            }
+            qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
+            if (memoi_mip_stack(problem, order, offsets))
+                memoi_solution_offer(problem, offsets, best);
 
             /* The search was complete, and the rebuilt plan is within half a unit of the proven
              * peak. */
-            if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
+            if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->bound = best->peak;
         }
     }
     if (mip.lp) delete_lp(mip.lp);
@@ -155,10 +173,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_clock* clock,
                                   memoi_solution* best, memo_error* error) {
     (void)problem;
-    (void)deadline;
+    (void)clock;
     (void)best;
     return memo_error_set(
         error, MEMO_STATUS_UNSUPPORTED,

@@ -19,7 +19,8 @@ enum {
     MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
     MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
     MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4            /* a stage that may gain nothing spends a quarter of what is left */
+    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
 typedef struct memoi_range {
@@ -83,6 +84,15 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
 /* The highest byte of an item that counts in the peak, for an item at this offset. */
 MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
     return offset + item->size - item->spare;
+}
+
+/* Does every item live in one piece, and conflict only with items that live at the same time? */
+MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

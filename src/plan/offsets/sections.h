@@ -15,10 +15,10 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section the
- * lowest byte of each such item, and so the room that the item takes from the next, is a multiple of
- * the alignment.  Only the highest item needs no rounding: at best that is the largest rounding.
- * rounding: scratch, two a section.  sums: scratch, one more than sections. */
+/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section
+ * the lowest byte of each such item, and so the room that the item takes from the next, is a
+ * multiple of the alignment.  Only the highest item needs no rounding: at best that is the largest
+ * rounding. rounding: scratch, two a section.  sums: scratch, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;

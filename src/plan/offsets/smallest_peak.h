@@ -1,7 +1,9 @@
 #pragma once
 #include "plan/offsets/branching.h"
-/* ---- >>smallest peak ----------------------------------------------------------------------------
- * Knows: runs of the exact search within a capacity.  Knows nothing of plans in bytes.
+#include "plan/offsets/pack_doors.h"
+/* --- >>smallest peak ---
+ * Knows: runs of the exact search, and which capacity is attempted next; the door of the search.
+ * Knows nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
@@ -30,10 +32,10 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, problem->n_items + problem->n_items / 2);
 }
 
-/* Tells the searches side by side when this one has an answer. */
+/* Tells other searches when this one has an answer. */
 MEMOI void memoi_search_answer(memoi_search* search) {
-    int64_t now = memoi_search_moment_of(search);
-    int64_t answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
+    const int64_t now = memoi_search_moment_of(search);
+    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
     while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
@@ -70,4 +72,107 @@ MEMOI int memoi_search_run(memoi_search* search) {
         search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
+}
+
+/* Begins an attempt at a capacity: again with the first style of run and the shortest run. */
+MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
+    search->capacity = capacity;
+    memob_map_free(&search->bases);
+    memset(&search->bases, 0, sizeof search->bases);
+    search->verdict = MEMOI_STOPPED;
+    search->is_overtaken = 0;
+    search->n_runs = 0;
+    search->run_length = (double)memoi_search_shortest_run(search->problem);
+    search->node_begin = search->n_nodes;
+    search->node_end = search->n_nodes + budget;
+}
+
+/* The exact search of a problem, from attempt to attempt. */
+typedef struct memoi_exact {
+    memoi_search search;
+    const memoi_problem* problem;
+    memoi_effort* effort;
+    memoi_solution* best;
+    int64_t given_up; /* the last capacity attempted in vain, in this round */
+    void* pack;       /* of extras/memo_pack.h */
+} memoi_exact;
+
+/* As memoi_search_create. */
+MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, memoi_effort* effort,
+                             memoi_solution* best) {
+    memset(exact, 0, sizeof *exact);
+    exact->problem = problem;
+    exact->effort = effort;
+    exact->best = best;
+    return MEMOI_WITHOUT(search)
+               ? -1
+               : memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
+}
+
+MEMOI void memoi_exact_free(memoi_exact* exact) {
+    memoi_pack_forget(exact);
+    memoi_search_free(&exact->search);
+}
+
+/* Attempts a capacity with so many nodes.  A plan lowers the best; an exhausted search raises the
+ * bound.  0: no memory. */
+MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
+    memoi_search* search = &exact->search;
+    memoi_solution* best = exact->best;
+    int verdict;
+    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    if (verdict < 0) {
+        memoi_search_begin(search, capacity, n_nodes);
+        while (memoi_search_run(search)) continue;
+        verdict = (int)search->verdict;
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        memoi_effort_spend(exact->effort, search->n_nodes - search->node_begin);
+    }
+    if (search->is_out_of_memory) return 0;
+
+    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
+    memoi_effort_report(exact->effort, exact->problem, best);
+    return 1;
+}
+
+MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
+    return exact->best->peak > memob_max(target, exact->best->bound) &&
+           !memoi_effort_is_over(exact->effort);
+}
+
+/* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
+ * to the best peak, until no capacity is left between.  0: no memory. */
+MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
+    const memoi_solution* best = exact->best;
+    exact->given_up = memob_max(target, best->bound);
+    if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
+        return 0;
+    while (memoi_exact_goes_on(exact, target) && exact->given_up < best->peak - 1) {
+        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+        if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+    }
+    return 1;
+}
+
+/* The nodes of an attempt in the first round: enough for several short runs. */
+MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
+    return memob_max(5000, memoi_search_shortest_run(problem));
+}
+
+/* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
+ * over; does nothing if the problem is too large.  0: no memory. */
+MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                            memoi_solution* best) {
+    memoi_exact exact;
+    const int created = memoi_exact_create(&exact, problem, effort, best);
+    int64_t n_nodes = memob_min(memoi_exact_first(problem), effort->nodes_left / 2);
+    int ok = created != 0;
+    while (ok && created > 0 && memoi_exact_goes_on(&exact, target)) {
+        ok = memoi_exact_round(&exact, target, n_nodes);
+        n_nodes *= 2;
+    }
+    memoi_exact_free(&exact);
+    return ok;
 }

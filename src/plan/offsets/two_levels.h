@@ -1,24 +1,29 @@
 #pragma once
 #include "memo/plan.h"
-#include "plan/offsets/side_by_side.h"
 #include "plan/offsets/marked_windows.h"
 #include "plan/offsets/groups_and_kinds.h"
 /* --- >>two levels ---
  * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
 
-/* Plans a level with a share of the effort. */
-MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, double share,
+/* Plans a level with so many nodes. */
+MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
                                     memo_error* error) {
+    memoi_effort* effort = bilevel->effort;
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
-    memoi_effort own = memoi_effort_take(effort, share);
-    desc.time_limit_s = fmax(own.deadline - memob_now_s(), 1e-6);
-    desc.node_limit = memob_max(own.nodes_left, 1);
+    memo_status status;
+    desc.time_limit_s = fmax(effort->clock.deadline - memob_now_s(), 1e-6);
+    desc.stop = effort->clock.stop;
+    desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
-    return memo_plan_solve(level, &desc, error);
+    status = bilevel->solve(level, &desc, error);
+    if (level->proof == MEMO_PROOF_OPTIMAL) return status;
+    bilevel->is_open = 1;
+    memoi_effort_spend(effort, desc.node_limit);
+    return status;
 }
 
-MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
+MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, int64_t n_nodes,
                                    memo_error* error) {
     const int64_t* members = bilevel->members + kind->first;
     memo_plan* inner;
@@ -26,7 +31,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
         memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
     if (status) return status;
     for (int64_t k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
-    status = memoi_level_solve(inner, effort, 0.25 / (double)bilevel->n_kinds, error);
+    status = memoi_level_solve(bilevel, inner, n_nodes, error);
     kind->height_bytes = inner->peak_bytes;
     for (int64_t k = 0; k < kind->n;
          k++) /* members begin one after the other: the order has stayed */
@@ -70,19 +75,19 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
 
 /* Solves both levels and combines their plans. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      memoi_effort* effort, memoi_solution* best,
-                                      memo_error* error) {
+                                      int64_t n_nodes, memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_plan outer;
     int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
     for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
-        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
+        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]],
+                                  n_nodes / bilevel->n_kinds, error);
 
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
-    if (!status) status = memoi_level_solve(&outer, effort, 0.25, error);
+    if (!status) status = memoi_level_solve(bilevel, &outer, n_nodes, error);
     offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
     if (!status) {
@@ -96,16 +101,18 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers the plan of the two levels to best.  A plan without windows is no error. */
+/* Offers the plan of the two levels to best, with so many nodes a level.  *is_open: more nodes may
+ * make another plan.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
-                                      const memoi_problem* problem, int64_t target,
-                                      memoi_effort* effort, memoi_solution* best,
-                                      memo_error* error) {
+                                      const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                      memoi_effort* effort, memoi_solver solve,
+                                      memoi_solution* best, int32_t* is_open, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
-    memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t life_limit = INT64_MAX;
     int ok = memoi_bilevel_create(&bilevel, plan), round;
+    bilevel.effort = effort;
+    bilevel.solve = solve;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
@@ -113,14 +120,14 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
         memoi_bilevel_group(&bilevel, life_limit);
         memoi_bilevel_find_kinds(&bilevel);
         life_limit = bilevel.longest_life / 2;
-        if (bilevel.n_groups == 0 || best->peak <= target || memob_now_s() > own.deadline) break;
-        status = memoi_bilevel_round(&bilevel, problem, &own, best, error);
+        if (bilevel.n_groups == 0 || best->peak <= target || memoi_effort_is_over(effort)) break;
+        status = memoi_bilevel_round(&bilevel, problem, n_nodes, best, error);
     }
+    *is_open = bilevel.is_open;
     if (!ok) status = memob_no_memory(error, "the layers of the plan");
 
     /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
-    effort->nodes_left += own.nodes_left;
     memob_arrays_free(&bilevel.arrays);
     return status;
 }

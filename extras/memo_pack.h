@@ -1,0 +1,1666 @@
+/* memo_pack.h - offsets for puzzles: engines that memo_plan_solve takes if this header is included
+ * before the implementation of memo_plan.h.
+ *
+ * The planner of memo_plan.h alone proves the plans of most programs.  This header adds what helps
+ * where no byte may stay free, and where several streams share an arena.
+ *
+ * EXAMPLE.  The program of memo_plan.h, with another include.
+ *
+ *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
+ *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
+ *     #include "extras/memo_pack.h"           // includes memo_plan.h; link with -lpthread -lm
+ *
+ *     int main(void) {
+ *         memo_plan* plan = NULL;
+ *         memo_plan_desc desc;
+ *         memo_error error;
+ *         memo_status status = memo_plan_read("puzzle.plan", &plan, &error);
+ *         memset(&desc, 0, sizeof desc);
+ *         desc.n_threads = 2;
+ *         if (!status) status = memo_plan_solve(plan, &desc, &error);
+ *         if (!status) printf("%lld bytes\n", (long long)plan->peak_bytes);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
+ *         memo_plan_destroy(plan);
+ *         return status != MEMO_STATUS_OK;
+ *     }
+ *
+ * CHAPTERS
+ *   bricks         items that fill a rectangle become one: for tilings
+ *   parts          parts of a plan that share no item are planned alone
+ *   windows        a large plan is improved where it is highest
+ *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
+ *   cores          a few items that decide whether a capacity is too small
+ *   threads        several searches side by side (memo_plan_desc.n_threads)
+ *   streams        holds and gaps as sections, which the exact search takes, and their bound
+ *   bought waits   which of the waits on offer a plan buys (memo_plan_desc.offers)
+ *
+ * This header is a part of memo_plan.h's implementation and is of the same release; it has no
+ * public functions.  The macro MEMO_PACK joins the two.
+ *
+ * License: MIT.  Language: C99 that is also C++11. */
+#ifndef MEMO_PACK_H
+#define MEMO_PACK_H
+
+#if defined(MEMO_PLAN_IMPLEMENTATION_DONE)
+#error "memo_pack.h: include it before the implementation of memo_plan.h, which takes its engines"
+#endif
+
+#define MEMO_PACK
+#include "memo_plan.h"
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.
+ *     >>reuse                the bound of pairs: items of which none can follow another
+ *     >>cover                sections instead of pairs
+ *     >>first fit            greedy: each item into the lowest hole
+ *     >>side by side         several searches on threads
+ *     >>cores                a few items that decide whether a capacity is too small
+ *     >>windows              a large plan is improved where it is highest
+ *     >>bricks               items that fill a rectangle become one
+ *     >>parts                parts of a plan that share no item
+ *     >>more engines         what a round of memo_plan_solve's loop adds
+ *     >>bought waits         which of the waits on offer a plan buys
+ *     >>prices               exchanges of buffers that pay for shared bytes */
+#ifdef MEMO_PLAN_IMPLEMENTATION_DONE
+
+/* --- >>reuse ---
+ * Knows: which items can follow which.  Knows nothing of offsets.
+ *
+ * The bound of items with holds.  An item *follows* an earlier item if the two do not conflict: the
+ * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
+ * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
+ * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
+ * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
+ * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
+ * alone.
+ *
+ * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
+ * the list for good.  The borrowers of that exchange, less these lenders, are the largest set. */
+
+enum {
+    MEMOI_REUSE_LOOKS = 1 << 27
+}; /* items looked at; then the bound is that of the first items */
+
+typedef struct memoi_loan {
+    int64_t bytes;
+    int32_t lender, borrower;
+    int32_t next; /* of the lender, -1: none */
+} memoi_loan;
+
+typedef struct memoi_reuse {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    uint64_t* unspent; /* lenders with bytes left, one bit for each item */
+    uint64_t* unseen;  /* lenders that the present exchange has not reached */
+    uint64_t* asker;   /* scratch: neighbors of an item */
+    uint64_t* taker;   /* scratch: neighbors of another item */
+    int32_t* seen;     /* lenders that the exchange has reached */
+    int32_t* queue;    /* borrowers that the exchange has reached */
+    int64_t n_seen, n_queued, n_looks;
+    int64_t* left;       /* bytes of an item that are not lent */
+    int32_t* first_loan; /* of a lender */
+    int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
+    int32_t* gives_up;   /* the loan by which the exchange reached a borrower */
+    int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
+    memoi_loan* loans;
+    int64_t n_loans, loan_capacity;
+} memoi_reuse;
+
+MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_words = n / 64 + 1;
+    memob_arrays* a = &reuse->arrays;
+    memset(reuse, 0, sizeof *reuse);
+    reuse->problem = problem;
+    reuse->left = MEMOB_ARRAY(a, int64_t, n);
+    reuse->unspent = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->unseen = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->asker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->taker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->seen = MEMOB_ARRAY(a, int32_t, n);
+    reuse->queue = MEMOB_ARRAY(a, int32_t, n);
+    reuse->first_loan = MEMOB_ARRAY(a, int32_t, n);
+    reuse->asked_by = MEMOB_ARRAY(a, int32_t, n);
+    reuse->gives_up = MEMOB_ARRAY(a, int32_t, n);
+    reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
+    if (a->failed) return 0;
+    for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
+    return 1;
+}
+
+MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
+    memoi_loan* loan;
+    if (reuse->n_loans == INT32_MAX ||
+        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
+        return 0;
+    loan = &reuse->loans[reuse->n_loans];
+    loan->bytes = bytes;
+    loan->lender = lender;
+    loan->borrower = borrower;
+    loan->next = reuse->first_loan[lender];
+    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
+    return 1;
+}
+
+MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
+    set[i / 64] = (set[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)is_in << i % 64;
+}
+
+/* Marks the neighbors of item j that come before it. */
+MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
+    const memoi_neighbors* neighbors = reuse->problem->neighbors;
+    memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
+    for (int64_t k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+        if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
+    reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
+}
+
+/* The latest item before i that is in a set and has no mark; n: none.  The latest lender is the
+ * best choice, because the fewest items follow a late item. */
+MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
+                                 int32_t i) {
+    int32_t word = i / 64;
+    uint64_t found = set[word] & ~mark[word] & (((uint64_t)1 << i % 64) - 1);
+    for (; found == 0 && word > 0; found = set[word] & ~mark[word]) {
+        word--;
+        reuse->n_looks++;
+    }
+    return found ? 64 * word + 63 - __builtin_clzll(found) : (int32_t)reuse->problem->n_items;
+}
+
+/* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
+ * *borrower: the item that follows this lender.  Returns n if there is no such lender. */
+MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
+    int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
+
+    *borrower = j;
+    memoi_reuse_mark(reuse, reuse->asker, j);
+    lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->asker, j);
+    if (lender < n) return lender;
+
+    /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
+    reuse->n_seen = reuse->n_queued = 0;
+    reuse->queue[reuse->n_queued++] = j;
+    reuse->reached_in[j] = exchange;
+    for (int64_t at = 0; at < reuse->n_queued; at++) {
+        int32_t b = reuse->queue[at];
+        memoi_reuse_mark(reuse, reuse->asker, b);
+        for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
+            memoi_reuse_set(reuse->unseen, i, 0);
+            reuse->seen[reuse->n_seen++] = i;
+            reuse->asked_by[i] = b;
+            for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
+                int32_t other = reuse->loans[k].borrower;
+                reuse->n_looks++;
+                if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
+                reuse->reached_in[other] = exchange;
+                reuse->gives_up[other] = k;
+                *borrower = reuse->queue[reuse->n_queued++] = other;
+                memoi_reuse_mark(reuse, reuse->taker, other);
+                lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->taker, other);
+                if (lender < n) return lender;
+            }
+        }
+    }
+    return n;
+}
+
+/* Item j borrows up to `need` bytes along a chain that ends at a lender.  Returns how many; -1: no
+ * memory. */
+MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
+                                   int32_t borrower) {
+    int64_t bytes = memob_min(need, reuse->left[lender]);
+    for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
+        bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
+    reuse->left[lender] -= bytes;
+    if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
+    for (;; borrower = reuse->asked_by[lender]) {
+        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
+        if (borrower == j) return bytes;
+        reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
+        lender = reuse->loans[reuse->gives_up[borrower]].lender;
+    }
+}
+
+/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
+ * does nothing if the lists of neighbors are too long.  0: no memory. */
+MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
+    enum { BEGUN = 1, OVER = 2 };
+    int64_t bound = 0, bytes = 0;
+    int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
+    memoi_reuse reuse;
+    int ok = MEMOI_WITHOUT(reuse) ? -1 : memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    ok = memoi_reuse_create(&reuse, problem);
+
+    /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
+     * bound. */
+    for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
+        int64_t need = problem->items[j].size;
+        for (; ok && need > 0; need -= bytes, exchange++) {
+            lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
+            if (lender == n) break;
+            while (reuse.n_seen > 0) memoi_reuse_set(reuse.unseen, reuse.seen[--reuse.n_seen], 1);
+            bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
+            ok = bytes > 0 && exchange < INT32_MAX - 1;
+        }
+
+        bound += need;
+        for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
+            is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
+        for (; need > 0 && reuse.n_queued > 0; reuse.n_queued--) {
+            is_in_set[reuse.queue[reuse.n_queued - 1]] |= BEGUN;
+            reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
+        }
+        reuse.left[j] = problem->items[j].size;
+        memoi_reuse_set(reuse.unspent, j, 1);
+        memoi_reuse_set(reuse.unseen, j, 1);
+    }
+
+    for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
+    memob_arrays_free(&reuse.arrays);
+    MEMO_FREE(reuse.loans);
+    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
+    return ok;
+}
+
+/* --- >>cover ---
+ * Knows: which items conflict.  Knows nothing of why.
+ *
+ * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
+ * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
+ * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
+ * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
+ * times its size.  An item without such pairs comes last, however large: else a set might end
+ * without the pair that the set was made for. */
+
+enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
+
+typedef struct memoi_cover {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    int64_t n_words;
+    uint64_t* conflicts; /* (items, words): a bit for each neighbor */
+    uint64_t* open;      /* (items, words): neighbors with which the item shares no section yet */
+    int32_t* members;    /* of the section */
+    int32_t* candidates; /* items in conflict with all members */
+    int64_t* gain;       /* of a candidate: new pairs with the members */
+    int64_t n_members, n_candidates, n_sections, n_work;
+    memob_keyed* stays; /* an item in a section */
+    memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
+    int64_t n_stays, stay_capacity, order_capacity;
+} memoi_cover;
+
+MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items;
+    memob_arrays* a = &cover->arrays;
+    memset(cover, 0, sizeof *cover);
+    cover->problem = problem;
+    cover->n_words = (n + 63) / 64;
+    cover->conflicts = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->open = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->members = MEMOB_ARRAY(a, int32_t, n);
+    cover->candidates = MEMOB_ARRAY(a, int32_t, n);
+    cover->gain = MEMOB_ARRAY(a, int64_t, n);
+    if (a->failed) return 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
+        }
+    memcpy(cover->open, cover->conflicts, (size_t)(n * cover->n_words) * sizeof(uint64_t));
+    return 1;
+}
+
+/* Item i joins the section.  0: no memory. */
+MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
+    const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
+    uint64_t* open = cover->open + i * cover->n_words;
+    int64_t n = 0;
+    for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
+        int32_t j = cover->members[k];
+        cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
+        open[j / 64] &= ~((uint64_t)1 << j % 64);
+    }
+    cover->members[cover->n_members++] = i;
+    for (int64_t k = 0; k < cover->n_candidates; k++) {
+        int32_t j = cover->candidates[k];
+        cover->candidates[n] = j;
+        n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
+        cover->gain[j] += (int64_t)(open[j / 64] >> j % 64 & 1);
+    }
+    cover->n_work += cover->n_members + cover->n_candidates;
+    cover->n_candidates = n;
+    if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
+                       sizeof(memob_keyed)))
+        return 0;
+    cover->stays[cover->n_stays].key = i;
+    cover->stays[cover->n_stays++].index = cover->n_sections;
+    return 1;
+}
+
+/* Makes a section that contains item i and the items of the set.  0: no memory. */
+MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
+    const memoi_neighbors* neighbors = cover->problem->neighbors;
+    int64_t first = cover->n_stays, earliest = i, latest = i;
+    int ok;
+    cover->n_members = cover->n_candidates = 0;
+    for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+        cover->candidates[cover->n_candidates++] = neighbors->list[k];
+        cover->gain[neighbors->list[k]] = 0;
+    }
+
+    /* The candidate with the largest gain joins, until there is none. */
+    ok = memoi_cover_join(cover, i);
+    while (ok && cover->n_candidates > 0) {
+        double most = -1, size;
+        for (int64_t k = 0; k < cover->n_candidates; k++) {
+            int32_t j = cover->candidates[k];
+            size = (double)cover->problem->items[j].size;
+            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
+            if (size <= most) continue;
+            most = size;
+            i = j;
+        }
+        ok = memoi_cover_join(cover, i);
+    }
+
+    for (int64_t k = first; ok && k < cover->n_stays; k++) {
+        earliest = memob_min(earliest, cover->stays[k].key);
+        latest = memob_max(latest, cover->stays[k].key);
+    }
+    if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
+                              sizeof(memob_keyed)))
+        return 0;
+    cover->order[cover->n_sections].key = latest * cover->problem->n_items + earliest;
+    cover->order[cover->n_sections].index = cover->n_sections;
+    cover->n_sections++;
+    return 1;
+}
+
+/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
+MEMOI int memoi_cover_sort(memoi_cover* cover) {
+    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
+    if (!number) return 0;
+    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
+    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (int64_t k = 0; k < cover->n_stays; k++)
+        cover->stays[k].index = number[cover->stays[k].index];
+    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
+    MEMO_FREE(number);
+    return 1;
+}
+
+/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
+ * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
+MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
+    int64_t n = problem->n_items;
+    int32_t i;
+    memoi_cover cover;
+    memoi_range* range;
+    int ok = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover) ? -1 : memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    ok = memoi_cover_create(&cover, problem);
+    for (i = 0; ok && is_in_set && i < n && !is_in_set[i];) i++;
+    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
+        const uint64_t* open = cover.open + i * cover.n_words;
+        for (int64_t k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
+            if (open[k])
+                ok = memoi_cover_grow(&cover, i, NULL);
+            else
+                k++;
+        if (ok && problem->neighbors->first[i] == problem->neighbors->first[i + 1])
+            ok = memoi_cover_grow(&cover, i, NULL);
+    }
+
+    /* An item has a range for each run of sections that contain the item. */
+    ok = ok && memoi_cover_sort(&cover);
+    range = ok && cover.n_work < MEMOI_COVER_WORK
+                ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
+                : NULL;
+    if (range) {
+        MEMO_FREE(problem->ranges);
+        MEMO_FREE(problem->held);
+        problem->held = NULL;
+        problem->n_held = 0;
+        problem->ranges = range;
+        problem->n_sections = cover.n_sections;
+        problem->n_ranges = 0;
+        problem->has_gaps = problem->is_cover = 1;
+        for (int64_t k = 0; k < cover.n_stays; k++) {
+            memoi_item* item = &problem->items[cover.stays[k].key];
+            int64_t section = cover.stays[k].index;
+            int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
+            if (is_first) item->first_range = problem->n_ranges;
+            if (is_first || range[problem->n_ranges - 1].end != section)
+                range[problem->n_ranges++].begin = section;
+            range[problem->n_ranges - 1].end = section + 1;
+            item->n_ranges = problem->n_ranges - item->first_range;
+        }
+        memoi_problem_limits(problem);
+        ok = memoi_problem_bounds(problem);
+    } else if (ok) {
+        ok = cover.n_work >= MEMOI_COVER_WORK; /* the pairs stay */
+    }
+    memob_arrays_free(&cover.arrays);
+    MEMO_FREE(cover.stays);
+    MEMO_FREE(cover.order);
+    return ok;
+}
+
+/* Turns the pairs of a problem into sections in reasonable time, and raises its bound; gaps of a
+ * small problem, too. */
+MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem) {
+    char* is_in_set;
+    int ok;
+    (void)plan;
+    if (problem->n_held == 0)
+        return problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS
+                   ? memoi_problem_cover(problem, NULL)
+                   : 1;
+    is_in_set = (char*)memob_calloc(problem->n_items, 1);
+    ok = is_in_set && memoi_problem_reuse(problem, is_in_set) &&
+         memoi_problem_cover(problem, is_in_set);
+    MEMO_FREE(is_in_set);
+    return ok;
+}
+
+/* --- >>first fit ---
+ * Knows: an order and the items placed so far.  Knows nothing of sections.
+ *
+ * Each item, in its turn, goes into the lowest hole that the items before it have left. */
+
+MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
+    return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
+}
+
+/* The lowest offset at which an item is clear of n ranges.  Each round jumps on top of ranges in
+ * the way, and drops ranges that end below.  After many rounds the ranges are sorted; then a single
+ * further round is enough. */
+MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
+    int64_t offset, next = 0, round = 0, n_above;
+    do {
+        if (++round == MEMOI_TRIES)
+            qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
+        offset = next;
+        n_above = 0;
+        for (int64_t k = 0; k < n; k++) {
+            memoi_range here = taken[k];
+            next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
+            taken[n_above] = here;
+            n_above += here.end > next;
+        }
+        n = n_above;
+        if (item->alignment > 1) next = memob_align_up(next, item->alignment);
+    } while (next > offset);
+    return offset;
+}
+
+/* Places the items whose offset is -1, in the order of ranked.  Returns -1; the first item that
+ * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
+ * item. */
+MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
+                            int64_t capacity, const memoi_clock* clock, memoi_range* places,
+                            int64_t* offsets) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, i;
+    memoi_range* taken = places + n;
+    for (i = 0; i < n; i++) { /* what is not placed is in no way */
+        places[i].begin = memob_max(offsets[i], 0);
+        places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t n_taken = 0;
+        const memoi_item* item = &problem->items[i = ranked[k].index];
+        if (k % MEMOI_CLOCK == 0 && clock && memoi_clock_is_over(clock)) return n;
+        if (offsets[i] >= 0) continue;
+        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            taken[n_taken] = places[neighbors->list[l]];
+            n_taken += taken[n_taken].end > 0;
+        }
+        places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
+        places[i].end = offsets[i] + item->size;
+        if (places[i].end - item->spare > capacity) return i;
+    }
+    return -1;
+}
+
+/* First fit of an order.  Takes the plan if it is lower; returns 0 if time is up. */
+MEMOI int memoi_fit_offer(memoi_greedy* greedy, memoi_range* places, memoi_solution* best) {
+    const memoi_problem* problem = greedy->problem;
+    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
+    if (memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->clock, places, greedy->offsets) >=
+        0)
+        return 0;
+    memoi_solution_offer(problem, greedy->offsets, best);
+    return 1;
+}
+
+/* Repeats first fit.  What ends above the target comes earlier in the next order, by a random step.
+ * ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run, what meets full
+ * sections comes first. */
+MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t target,
+                            memoi_solution* best) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t n = problem->n_items;
+    uint64_t random = 0;
+    memoi_greedy_order_by_load(greedy);
+    for (int64_t k = 0; k < n; k++) {
+        greedy->ranked[k].first = 1 - (double)k / (double)n;
+        greedy->ranked[k].second = 0;
+    }
+    for (int64_t run = 0; run < MEMOI_TRIES && best->peak > target; run++) {
+        if (!memoi_fit_offer(greedy, places, best)) return;
+        for (int64_t k = 0; k < n; k++) {
+            memoi_ranked* ranked = &greedy->ranked[k];
+            const memoi_item* item = &problem->items[ranked->index];
+            if (memoi_item_top(item, greedy->offsets[ranked->index]) > target)
+                ranked->first += 0.05 * memoi_search_random_real(&random);
+        }
+        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
+    }
+}
+
+/* First fit in the orders of greedy: one in each round if the problem is easy, else all at once,
+ * and repeated.  Does nothing if the lists of neighbors are too long.  0: no memory. */
+MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
+                          memoi_effort* effort, memoi_solution* best) {
+    const int is_easy = memoi_problem_is_easy(problem);
+    const int first = is_easy ? round : 0, last = is_easy ? round + 1 : MEMOI_GREEDY_RUNS;
+    int listed, ok;
+    memoi_greedy greedy;
+    memoi_range* places;
+    if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0)) return 1;
+    listed = memoi_neighbors_list(problem);
+    if (listed <= 0) return listed < 0;
+    ok = memoi_greedy_create(&greedy, problem, &effort->clock);
+    places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
+    ok = ok && !greedy.arrays.failed;
+    for (int run = first; ok && run < last && best->peak > target; run++) {
+        memoi_greedy_rank(&greedy, run);
+        if (!memoi_fit_offer(&greedy, places, best)) break;
+    }
+    if (ok && !is_easy && best->peak > target && !MEMOI_WITHOUT(repeat))
+        memoi_fit_repeat(&greedy, places, target, best);
+    memob_arrays_free(&greedy.arrays);
+    return ok;
+}
+
+/* --- >>side by side ---
+ * Knows: threads.  Knows nothing of how one search decides.
+ *
+ * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
+ * first run is alone, because most attempts end with the first run, sooner than a thread starts.
+ *
+ * The answer comes from the search that needed the fewest nodes.  Every other search stops at that
+ * number of nodes, takes over the weights of sections of that search, and keeps its random numbers.
+ * So the answer depends only on seed, budget and number of threads.  The first search is the same
+ * as with one thread, until another search answers earlier. */
+
+enum { MEMOI_THREAD_STACK_BYTES = 1 << 26 };
+
+typedef struct memoi_team {
+    memoi_search* searches[MEMOI_THREADS]; /* the first is the caller's */
+    int64_t n;
+} memoi_team;
+
+MEMOI void memoi_team_free(memoi_team* team) {
+    for (int64_t k = 1; k < team->n; k++) {
+        memoi_search_free(team->searches[k]);
+        MEMO_FREE(team->searches[k]);
+    }
+}
+
+/* Adds searches to the first, up to n.  0: no memory. */
+MEMOI int memoi_team_create(memoi_team* team, memoi_search* first, int64_t n) {
+    team->searches[0] = first;
+    for (team->n = 1; team->n < n;) {
+        memoi_search* made = (memoi_search*)memob_calloc(1, sizeof(memoi_search));
+        team->searches[team->n] = made;
+        if (!made) return 0;
+        if (memoi_search_create(made, first->problem, first->random + (uint64_t)team->n,
+                                first->clock) <= 0) {
+            team->n++;
+            return 0;
+        }
+        made->place = team->n++;
+    }
+    return 1;
+}
+
+/* Runs until there is an answer or the budget is spent. */
+MEMOI void* memoi_team_work(void* search) {
+    while (memoi_search_run((memoi_search*)search)) continue;
+    return NULL;
+}
+
+/* Runs all searches to their end.  A search without a thread of its own runs last, on the calling
+ * thread. */
+MEMOI void memoi_team_runs(memoi_team* team) {
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_THREADS];
+    pthread_attr_t attributes;
+    char is_started[MEMOI_THREADS] = {0};
+    int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
+    if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
+    for (int64_t k = 1; k < team->n && has_attributes; k++)
+        is_started[k] =
+            pthread_create(&threads[k], &attributes, memoi_team_work, team->searches[k]) == 0;
+    if (has_attributes) pthread_attr_destroy(&attributes);
+    memoi_team_work(team->searches[0]);
+    for (int64_t k = 1; k < team->n; k++) {
+        if (is_started[k])
+            pthread_join(threads[k], NULL);
+        else
+            memoi_team_work(team->searches[k]);
+    }
+#else
+    for (int64_t k = 0; k < team->n; k++) memoi_team_work(team->searches[k]);
+#endif
+}
+
+/* Attempts a capacity.  Returns the search that answered, or NULL; *n_nodes: spent, by the thread
+ * that spent most. */
+MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity, int64_t budget,
+                                             int64_t* n_nodes) {
+    const memoi_search* first = NULL;
+    uint64_t random[MEMOI_THREADS];
+    int64_t answered = INT64_MAX, k;
+    for (k = 0; k < team->n; k++) {
+        memoi_search_begin(team->searches[k], capacity, budget);
+        team->searches[k]->answered = &answered;
+        random[k] = team->searches[k]->random;
+    }
+
+    /* One thread does the first run, because most attempts end there. */
+    if (memoi_search_run(team->searches[0])) memoi_team_runs(team);
+    for (k = 0, *n_nodes = 0; k < team->n && !first; k++) {
+        const memoi_search* search = team->searches[k];
+        const int64_t n_own = search->n_nodes - search->node_begin;
+        *n_nodes = memob_max(*n_nodes, n_own);
+        if (search->verdict == MEMOI_STOPPED || memoi_search_moment_of(search) != answered)
+            continue;
+        first = search;
+        *n_nodes = n_own;
+    }
+
+    /* The other searches take the weights of the search that answered, and restore their random
+     * state.  Then the result does not depend on timing. */
+    for (k = 0; k < team->n; k++) {
+        memoi_search* search = team->searches[k];
+        search->answered = NULL;
+        if (!first || search == first) continue;
+        search->random = random[k];
+        memcpy(search->weight, first->weight, (size_t)search->problem->n_sections * sizeof(double));
+    }
+    return first;
+}
+
+/* --- >>cores ---
+ * Knows: the exact search and first fit.  Knows nothing of lower bounds.
+ *
+ * A few items often decide that a capacity is too small, and a search of these items alone is
+ * faster.  A *core* is such a set, and begins with the fixed items.  If the core has a plan within
+ * the capacity, all other items go around the core by first fit.  An item that does not fit joins
+ * the core, and the core is searched again.  If the core has no plan, neither has the whole. */
+
+typedef struct memoi_cores {
+    const memoi_problem* problem;
+    const memoi_clock* clock;
+    memob_arrays arrays;
+    char* is_in;          /* the core, of an item */
+    int64_t* offsets;     /* of items, -1: not placed */
+    memoi_range* places;  /* scratch, two an item */
+    memoi_ranked* ranked; /* items by size */
+    int32_t* covered;     /* scratch of windows: sections */
+    uint64_t seed;
+} memoi_cores;
+
+/* The caller frees the arrays, whether it succeeds or not. */
+MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem, uint64_t seed,
+                             const memoi_clock* clock) {
+    int64_t n = problem->n_items;
+    memob_arrays* a = &cores->arrays;
+    memset(cores, 0, sizeof *cores);
+    cores->problem = problem;
+    cores->clock = clock;
+    cores->seed = seed;
+    cores->is_in = (char*)memob_arrays_add(a, n, 1);
+    cores->offsets = MEMOB_ARRAY(a, int64_t, n);
+    cores->places = MEMOB_ARRAY(a, memoi_range, 2 * n);
+    cores->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
+    cores->covered = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
+    if (a->failed) return 0;
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->ranked);
+    return 1;
+}
+
+/* Looks for a plan of the core, and sets the verdict and the offsets.  *n_nodes, the budget, loses
+ * the nodes spent.  0: no memory. */
+MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                            memoi_verdict* verdict) {
+    memoi_problem part;
+    memoi_search search;
+    int ok = memoi_problem_pick(cores->problem, cores->is_in, cores->offsets, capacity, &part);
+    if (!ok) return 0;
+    *verdict = MEMOI_STOPPED;
+    ok = memoi_search_create(&search, &part, cores->seed++, cores->clock);
+    if (ok > 0) {
+        memoi_search_begin(&search, capacity, *n_nodes);
+        while (memoi_search_run(&search)) continue;
+        *n_nodes -= search.n_nodes + 1;
+        *verdict = search.verdict;
+        for (int64_t i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+            cores->offsets[part.items[i].buffer] = search.minimum[i];
+        ok = !search.is_out_of_memory;
+    }
+    memoi_search_free(&search);
+    memoi_problem_free(&part);
+    return ok != 0;
+}
+
+/* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
+ * memory. */
+MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                              memoi_verdict* verdict, memoi_solution* best) {
+    int64_t left = *n_nodes, missing = 0;
+
+    /* The core of another capacity is no guide: a small core is best. */
+    for (int64_t i = 0; i < cores->problem->n_items; i++)
+        cores->is_in[i] = cores->problem->items[i].fixed >= 0;
+    for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
+        for (int64_t i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (*verdict == MEMOI_FOUND)
+            missing = memoi_fit_run(cores->problem, cores->ranked, capacity, NULL, cores->places,
+                                    cores->offsets);
+        if (*verdict == MEMOI_FOUND && missing >= 0) cores->is_in[missing] = 1;
+    }
+    if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, best);
+    *n_nodes -= left;
+    return 1;
+}
+
+/* What attempts have made: more searches, and cores. */
+typedef struct memoi_searches {
+    memoi_team team;
+    memoi_cores cores; /* without a problem: none */
+} memoi_searches;
+
+MEMOI void memoi_pack_forget(struct memoi_exact* exact) {
+    memoi_searches* s = (memoi_searches*)exact->pack;
+    if (!s) return;
+    memoi_team_free(&s->team);
+    memob_arrays_free(&s->cores.arrays);
+    MEMO_FREE(s);
+}
+
+/* Cores serve small problems that are not plain. */
+MEMOI memoi_searches* memoi_searches_create(memoi_exact* exact) {
+    const memoi_problem* problem = exact->problem;
+    memoi_searches* s = (memoi_searches*)memob_calloc(1, sizeof *s);
+    exact->pack = s;
+    if (!s || !memoi_team_create(&s->team, &exact->search, exact->effort->n_threads)) return NULL;
+    if (problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem) &&
+        !MEMOI_WITHOUT(cores) &&
+        !memoi_cores_create(&s->cores, problem, exact->effort->seed, &exact->effort->clock))
+        return NULL;
+    return s;
+}
+
+/* With cores, a quarter of the nodes goes to the search of all items. */
+MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
+    memoi_searches* s = (memoi_searches*)exact->pack;
+    const memoi_search* answer;
+    memoi_verdict verdict = MEMOI_STOPPED;
+    int64_t n_spent;
+    if (!s) s = memoi_searches_create(exact);
+    exact->search.is_out_of_memory |= !s;
+    if (!s || (s->team.n == 1 && !s->cores.problem)) return -1;
+
+    answer = memoi_team_attempt(&s->team, capacity, s->cores.problem ? (n_nodes + 3) / 4 : n_nodes,
+                                &n_spent);
+    memoi_effort_spend(exact->effort, n_spent);
+    for (int64_t k = 0; k < s->team.n; k++)
+        exact->search.is_out_of_memory |= s->team.searches[k]->is_out_of_memory;
+    if (answer) verdict = answer->verdict;
+    if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, answer->minimum, exact->best);
+
+    /* If nothing is known, a core may tell. */
+    if (!answer && s->cores.problem && !memoi_effort_is_over(exact->effort)) {
+        n_spent = memob_min(n_nodes, exact->effort->nodes_left);
+        if (!memoi_cores_attempt(&s->cores, capacity, &n_spent, &verdict, exact->best))
+            exact->search.is_out_of_memory = 1;
+        memoi_effort_spend(exact->effort, n_spent);
+    }
+    return (int)verdict;
+}
+
+/* --- >>windows ---
+ * Knows: a plan of many items, and the exact search.  Knows nothing of how the plan was made.
+ *
+ * In a plan of many items few items lie above a capacity that is a little smaller.  A *window* is
+ * the items that live only near such an item, and all items above the capacity at that time.  The
+ * exact search places the items of a window again; all other items keep their offsets. */
+
+enum { MEMOI_WINDOW_LISTED = 4096 }; /* items looked at for a window in the time of a node */
+
+/* Lists the items of a window around a section, with offset -1, and all items that overlap the
+ * window; returns how many.  On each side of the section the window has `lives` times as many
+ * begins as items live at the section. */
+MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
+                                const memoi_solution* best) {
+    const memoi_problem* problem = cores->problem;
+    int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, n_in = 0;
+    int64_t begin, end, i, k;
+    for (i = 0; i < n && problem->items[i].begin <= section; i++)
+        n_live += problem->items[i].end > section;
+    k = (int64_t)(lives * (double)n_live) + 1;
+    begin = problem->items[memob_max(0, i - k)].begin;
+    end = i + k < n ? problem->items[i + k].begin : problem->n_sections;
+
+    /* The items, and the sections in which they live. */
+    memset(cores->covered, 0, (size_t)(problem->n_sections + 1) * sizeof(int32_t));
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        int is_over = memoi_item_top(item, best->offsets[i]) > capacity;
+        cores->offsets[i] = best->offsets[i];
+        if (item->fixed >= 0 || item->begin >= end || item->end <= begin ||
+            (!is_over && (item->begin < begin || item->end > end)))
+            continue;
+        cores->offsets[i] = -1;
+        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
+            cores->covered[problem->ranges[k].begin]++;
+            cores->covered[problem->ranges[k].end]--;
+        }
+    }
+    for (k = 0; k <= problem->n_sections; k++) { /* from changes to sections covered before */
+        n_open += cores->covered[k];
+        cores->covered[k] = (int32_t)n_covered;
+        n_covered += n_open > 0;
+    }
+
+    /* The items of the window, and what overlaps these items within the capacity. */
+    for (i = 0; i < n; i++) {
+        const memoi_range* range = &problem->ranges[problem->items[i].first_range];
+        for (k = 0; k < problem->items[i].n_ranges &&
+                    cores->covered[range[k].begin] == cores->covered[range[k].end];)
+            k++;
+        cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
+        n_in += cores->is_in[i];
+    }
+    return n_in;
+}
+
+/* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
+ * after a few windows that fail, each twice the window before: items outside of a window may be the
+ * reason.  Each window may spend the budget.  A window too large for the budget waits for a larger
+ * budget.  0: no memory. */
+MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
+                                memoi_effort* effort, memoi_solution* best) {
+    const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
+    const memoi_problem* problem = cores->problem;
+    int64_t left, n_in, k;
+    double reach = smallest, lives;
+    for (;;) {
+        const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
+        memoi_verdict verdict;
+        left = budget = memob_min(budget, effort->nodes_left);
+        if (best->peak <= capacity || reach > largest || memoi_effort_is_over(effort)) return 1;
+
+        /* A section of the item's life, at random.  A window of too many items is halved. */
+        k = item->begin +
+            (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
+        lives = reach;
+        while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
+               lives >= 0.25)
+            lives /= 2;
+        if (n_in + n_in / 2 > budget) return 1;
+        if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
+        memoi_effort_spend(effort, budget - left + problem->n_items / MEMOI_WINDOW_LISTED);
+        for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
+            if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
+        reach = verdict == MEMOI_FOUND ? smallest : 2 * reach;
+    }
+}
+
+/* Lowers the best plan of a large problem a quarter of the way to the goal, and so on, with so many
+ * nodes.  0: no memory. */
+MEMOI int memoi_windows_solve(const memoi_problem* problem, uint64_t seed, int64_t goal,
+                              int64_t n_nodes, memoi_effort* effort, memoi_solution* best) {
+    memoi_cores cores;
+    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    int64_t peak = INT64_MAX;
+    int ok = memoi_cores_create(&cores, problem, seed, &effort->clock);
+    while (ok && best->peak < peak && best->peak > goal && !memoi_effort_is_over(&own)) {
+        peak = best->peak;
+        ok = memoi_windows_attempt(&cores, goal + (peak - goal) / MEMOI_SHARE,
+                                   n_nodes / MEMOI_SHARE, &own, best);
+    }
+    memoi_effort_spend(effort, own.n_nodes);
+    memob_arrays_free(&cores.arrays);
+    return ok;
+}
+
+/* --- >>bricks ---
+ * Knows: lifetimes and sizes.  Knows nothing of offsets, or of what else lives at a time.
+ *
+ * Items become one *brick*, whose plan is theirs, if together they fill a rectangle:
+ *   row      two of one size, the second from the end of the first on
+ *   stack    some that live at the same time: the sizes add up
+ *   pinwheel four around a fifth.  These are edges between four times: left and top from b, low and
+ *            right to e, the fifth from the end of left, where low begins, to the end of top, where
+ *            right begins; left = fifth + low, right = fifth + top
+ * A plan that leaves no byte free often is such bricks of bricks, down to a single brick.
+ *
+ * If a single brick ends at a time, a brick of its size that begins there continues its row.  Two
+ * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
+ * that is as large as all that begins or ends at its time comes first.  Without such a brick a few
+ * likely bricks are joined, in another order in each attempt: first the rows with the largest share
+ * of what ends at their time, and the longest stacks. */
+
+enum {
+    MEMOI_BRICKS_LISTED = 128, /* bricks listed in the time of a node */
+    MEMOI_BRICKS_FILLED = 70 /* per cent: bricks are for problems that fill so much of the bound */
+};
+
+typedef struct memoi_join {
+    int32_t kept, gone;
+    int64_t above; /* offset of gone - that of kept */
+} memoi_join;
+
+typedef struct memoi_bricks {
+    memoi_problem whole; /* with bricks in place of the first items of each */
+    memob_arrays arrays;
+    memob_map found; /* the last brick of a key */
+    char* is_brick;
+    int32_t* same;          /* the brick listed before that lives at the same time, or -1 */
+    int64_t* sum;           /* of the sizes of a brick and of those in its chain `same` */
+    int64_t *begins, *ends; /* of a section: the sizes of all that begin or end there */
+    memoi_join* joins;
+    int64_t n_joins;
+    uint64_t random;
+} memoi_bricks;
+
+typedef enum memoi_brick_key {
+    MEMOI_BRICK_LIFE, /* of begin and end */
+    MEMOI_BRICK_FROM, /* of begin and size */
+    MEMOI_BRICK_TO    /* of end and size */
+} memoi_brick_key;
+
+MEMOI int64_t memoi_brick_hash(memoi_brick_key kind, int64_t time, int64_t other) {
+    uint64_t hash = ((uint64_t)other * 0xc2b2ae3d27d4eb4fu + (uint64_t)time) * 3 + (uint64_t)kind;
+    return (int64_t)(hash * 0xff51afd7ed558ccdu);
+}
+
+/* The last brick of a key, unless it was joined since; -1: none. */
+MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
+                               int64_t other) {
+    const int64_t i = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
+    const memoi_item* item = i < 0 || !b->is_brick[i] ? NULL : &b->whole.items[i];
+    if (!item || (kind == MEMOI_BRICK_TO ? item->end : item->begin) != time) return -1;
+    return (kind == MEMOI_BRICK_LIFE ? item->end : item->size) == other ? i : -1;
+}
+
+/* Is a brick with this key the one to find?  Of several with one key any may be. */
+MEMOI int memoi_brick_is_found(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t size) {
+    return memoi_brick_find(b, kind, time, size) < 0 || memoi_search_random(&b->random) % 2;
+}
+
+/* Lists all bricks.  0: no memory. */
+MEMOI int memoi_bricks_list(memoi_bricks* b) {
+    const int64_t n = b->whole.n_items, n_sections = b->whole.n_sections;
+    memob_map* map = &b->found;
+    int ok = 1;
+    memob_map_free(map);
+    memset(b->begins, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
+    memset(b->ends, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
+    for (int64_t i = 0; ok && i < n; i++) {
+        const memoi_item* item = &b->whole.items[i];
+        const int64_t life = memoi_brick_hash(MEMOI_BRICK_LIFE, item->begin, item->end);
+        if (!b->is_brick[i]) continue;
+        b->begins[item->begin] += item->size;
+        b->ends[item->end] += item->size;
+        b->same[i] = (int32_t)memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end);
+        b->sum[i] = item->size + (b->same[i] < 0 ? 0 : b->sum[b->same[i]]);
+        ok = memob_map_put(map, life, i);
+        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_FROM, item->begin, item->size))
+            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_FROM, item->begin, item->size), i);
+        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_TO, item->end, item->size))
+            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_TO, item->end, item->size), i);
+    }
+    return ok;
+}
+
+MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t above) {
+    memoi_join* join = &b->joins[b->n_joins++];
+    join->kept = (int32_t)kept;
+    join->gone = (int32_t)gone;
+    join->above = above;
+    b->is_brick[gone] = 0;
+}
+
+/* Joins i with all bricks that live at the same time, if i is the last of these. */
+MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
+    memoi_item* item = &b->whole.items[i];
+    int64_t k = b->same[i];
+    if (k < 0 || memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end) != i) return;
+    if (is_sure && memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, b->sum[i]) < 0 &&
+        memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, b->sum[i]) < 0)
+        return;
+    for (; k >= 0; k = b->same[k]) {
+        memoi_brick_join(b, i, k, item->size);
+        item->size += b->whole.items[k].size;
+    }
+}
+
+/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
+ * sizes agree by chance so rarely that any brick will do. */
+MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
+    enum { LARGE = 1 << 20 };
+    const memoi_item* item = &b->whole.items[i];
+    return item->size >= LARGE || item->size == b->ends[item->end];
+}
+
+/* Joins i with the next brick of its row. */
+MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
+    memoi_item* item = &b->whole.items[i];
+    const int64_t next = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size);
+    if (next < 0 || (is_sure && !memoi_brick_is_sure(b, i))) return;
+    memoi_brick_join(b, i, next, 0);
+    item->end = b->whole.items[next].end;
+    item->lifetime += b->whole.items[next].lifetime;
+}
+
+/* Joins i, the fifth of a pinwheel, with the four around it. */
+MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
+    memoi_item* items = b->whole.items;
+    const memoi_item* item = &items[i];
+    int64_t left, top, right, low = i;
+    while (low > 0 && items[low - 1].begin == item->begin) low--;
+    for (; low < b->whole.n_items && items[low].begin == item->begin; low++) {
+        if (low == i || !b->is_brick[low]) continue;
+        left = memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size);
+        if (left < 0 || (is_sure && !memoi_brick_is_sure(b, left))) continue;
+        top = memoi_brick_find(b, MEMOI_BRICK_LIFE, items[left].begin, item->end);
+        if (top < 0) continue;
+        right = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size + items[top].size);
+        if (right < 0 || items[right].end != items[low].end) continue;
+        memoi_brick_join(b, left, top, items[left].size);
+        memoi_brick_join(b, left, low, 0);
+        memoi_brick_join(b, left, i, items[low].size);
+        memoi_brick_join(b, left, right, items[low].size);
+        items[left].size += items[top].size;
+        items[left].end = items[right].end;
+        items[left].lifetime += items[right].lifetime;
+        return;
+    }
+}
+
+/* Joins bricks until none is left to join.  Returns how many bricks remain; 0: no memory, or the
+ * effort is over. */
+MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
+    enum { LEVELS = 63, SOME = 64 };
+    const int64_t n = b->whole.n_items;
+    const memoi_item* items = b->whole.items;
+    int64_t level = 0, before = -1, most;
+    while (level < LEVELS) {
+        if (memoi_effort_is_over(effort) || (b->n_joins > before && !memoi_bricks_list(b)))
+            return 0;
+        memoi_effort_spend(effort, n / MEMOI_BRICKS_LISTED + 1);
+        before = b->n_joins;
+        for (int64_t i = 0; i < n; i++)
+            if (b->is_brick[i]) memoi_brick_row(b, i, 1);
+        for (int64_t i = 0; i < n; i++)
+            if (b->is_brick[i]) memoi_brick_pinwheel(b, i, 1);
+        if (b->n_joins > before) continue;
+        for (int64_t i = 0; i < n; i++)
+            if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
+
+        /* If no brick is surely the next, some likely bricks.  No tiling has so few sure bricks. */
+        if (b->n_joins == before && b->n_joins < n / SOME) break;
+        most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
+        for (int64_t i = 0; i < n && b->n_joins < most; i++) {
+            if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
+            if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
+            if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
+        }
+        if (b->n_joins > before) most = 0;
+        for (int64_t i = 0; i < n && b->n_joins < most; i++)
+            if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
+                items[i].end - items[i].begin >= b->whole.n_sections >> level)
+                memoi_brick_stack(b, i, 0);
+        level += b->n_joins == before;
+    }
+    return n - b->n_joins;
+}
+
+/* Plans the bricks that are left, and takes the plan of the items if it is lower. */
+MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* problem, int64_t target,
+                                    int64_t n_nodes, memoi_effort* effort, int64_t* offsets,
+                                    memoi_solution* best, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    memoi_problem part;
+    memoi_solution inner;
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        b->whole.items[i].first_range = i;
+        b->whole.ranges[i].begin = b->whole.items[i].begin;
+        b->whole.ranges[i].end = b->whole.items[i].end;
+    }
+    if (!memoi_problem_pick(&b->whole, b->is_brick, NULL, 0, &part))
+        return memob_no_memory(error, "the bricks of the plan");
+
+    memoi_solution_begin(&inner, &part, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
+    status = inner.offsets ? memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock,
+                                                &inner, error)
+                           : memob_no_memory(error, "the bricks of the plan");
+    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, &own, &inner))
+        status = memob_no_memory(error, "the search");
+    memoi_effort_spend(effort, own.n_nodes);
+
+    /* From bricks to items: those that are gone lie above those that were kept. */
+    for (int64_t i = 0; !status && i < part.n_items; i++)
+        offsets[part.items[i].buffer] = inner.offsets[i];
+    for (int64_t i = b->n_joins - 1; !status && i >= 0; i--)
+        offsets[b->joins[i].gone] = offsets[b->joins[i].kept] + b->joins[i].above;
+    if (!status) memoi_solution_offer(problem, offsets, best);
+    MEMO_FREE(inner.offsets);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
+ * is left, each time with so many nodes.  Errors: no memory. */
+MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
+                                     int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
+                                     memo_error* error) {
+    const int64_t n = problem->n_items;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_effort own = memoi_effort_take(effort, MEMOI_SHARE * n_nodes);
+    int64_t* offsets;
+    memoi_bricks b;
+    memset(&b, 0, sizeof b);
+    b.whole = *problem;
+    b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
+    b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
+    b.whole.n_ranges = n;
+    b.is_brick = (char*)memob_arrays_add(&b.arrays, n, 1);
+    b.same = MEMOB_ARRAY(&b.arrays, int32_t, n);
+    b.sum = MEMOB_ARRAY(&b.arrays, int64_t, n);
+    b.begins = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
+    b.ends = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
+    b.joins = MEMOB_ARRAY(&b.arrays, memoi_join, n);
+    offsets = MEMOB_ARRAY(&b.arrays, int64_t, n);
+    if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
+
+    for (int64_t attempt = 0; !status && attempt < MEMOI_TRIES && best->peak > target; attempt++) {
+        int64_t n_left;
+        memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
+        memset(b.is_brick, 1, (size_t)n);
+        b.n_joins = 0;
+        b.random = (uint64_t)(attempt + round * MEMOI_TRIES);
+        n_left = memoi_bricks_join(&b, &own);
+        if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
+        status = memoi_bricks_plan(&b, problem, target, n_nodes, &own, offsets, best, error);
+    }
+
+    memoi_effort_spend(effort, own.n_nodes);
+    memob_map_free(&b.found);
+    memob_arrays_free(&b.arrays);
+    return status;
+}
+
+/* --- >>parts ---
+ * Knows: where no item crosses.  Knows nothing of how a part is planned. */
+
+/* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
+ * all items are a single part.  Returns the first item after the part.  *end: the first section
+ * after the part.  *peak: the peak of its items. */
+MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
+                                  int64_t first, int64_t* end, int64_t* peak) {
+    int64_t last = first;
+    *end = problem->held || problem->is_cover || MEMOI_WITHOUT(parts) ? problem->n_sections
+                                                                      : problem->items[first].end;
+    *peak = 0;
+    for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
+        *end = memob_max(*end, problem->items[last].end);
+        *peak = memob_max(*peak, memoi_item_top(&problem->items[last], offsets[last]));
+    }
+    return last;
+}
+
+/* Lowers a part, items first to last - 1, with so many nodes; sets its offsets and *peak. */
+MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
+                                   int64_t goal, int64_t n_nodes, memoi_effort* effort,
+                                   memoi_solution* best, int64_t* peak, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    memoi_ejections ejections;
+    memoi_solution inner;
+    memoi_problem part;
+    char* is_in_set = (char*)memob_calloc(problem->n_items, 1);
+    int64_t* offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
+    if (is_in_set) memset(is_in_set + first, 1, (size_t)(last - first));
+    if (!is_in_set || !offsets || !memoi_problem_pick(problem, is_in_set, NULL, 0, &part)) {
+        MEMO_FREE(is_in_set);
+        MEMO_FREE(offsets);
+        return memob_no_memory(error, "a part of the plan");
+    }
+    memoi_solution_begin(&inner, &part, offsets);
+    memcpy(offsets, best->offsets + first, (size_t)(last - first) * sizeof(int64_t));
+    memoi_solution_highest(&part, &inner);
+
+    status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
+    if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
+        status = memob_no_memory(error, "a part of the plan");
+    if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
+        const int created = memoi_ejections_create(&ejections, &part, own.seed);
+        if (created > 0)
+            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound), n_nodes / 2, &own,
+                                  &inner);
+        memob_arrays_free(&ejections.arrays);
+        if (created == 0) status = memob_no_memory(error, "a part of the plan");
+    }
+    if (!status && inner.peak > goal && !memoi_exact_solve(&part, goal, &own, &inner))
+        status = memob_no_memory(error, "the search");
+
+    memoi_effort_spend(effort, own.n_nodes);
+    memcpy(best->offsets + first, offsets, (size_t)(last - first) * sizeof(int64_t));
+    best->bound = memob_max(best->bound, inner.bound);
+    *peak = inner.peak;
+    MEMO_FREE(is_in_set);
+    MEMO_FREE(offsets);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Lowers the parts that end above the goal, the highest first, with so many nodes each.  No other
+ * part need become lower than the result of the highest.  *n_parts: 1: nothing was done. */
+MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                    memoi_effort* effort, memoi_solution* best, int64_t* n_parts,
+                                    memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t n = 0, first, last, end, part_peak, peak = 0;
+    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
+    if (!parts) return memob_no_memory(error, "the parts of the plan");
+
+    for (first = 0; first < problem->n_items; first = last) {
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        parts[n].key = -part_peak;
+        parts[n++].index = first;
+    }
+    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+    *n_parts = n;
+
+    for (int64_t k = 0; k < n && n > 1 && !status; k++) {
+        const int64_t goal = memob_max(memob_max(target, best->bound), peak);
+        if (-parts[k].key <= goal || memoi_effort_is_over(effort)) break;
+        first = parts[k].index;
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        status =
+            memoi_part_solve(problem, first, last, goal, n_nodes, effort, best, &part_peak, error);
+        peak = memob_max(peak, part_peak);
+    }
+    memoi_solution_highest(problem, best);
+    effort->seed++; /* other orders in the next round */
+    MEMO_FREE(parts);
+    return status;
+}
+
+/* --- >>more engines ---
+ * Knows: which engines a round adds.  Knows nothing of how they plan. */
+
+/* Do the items of all sections fill most of the bound? */
+MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
+    double sum = 0;
+    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
+    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
+           100 * sum >= (double)MEMOI_BRICKS_FILLED * (double)problem->n_sections *
+                            (double)problem->lower_bound;
+}
+
+MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    memoi_effort* effort = loop->effort;
+    memoi_solution* best = loop->best;
+    const int64_t goal = memob_max(loop->target, best->bound);
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    int64_t n_parts = 1;
+    memo_status status = MEMO_STATUS_OK;
+    if (!memoi_fit_solve(problem, loop->round, goal, effort, best))
+        status = memob_no_memory(error, "first fit");
+    if (!status && memoi_loop_goes_on(loop) && memoi_bricks_may_help(problem))
+        status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
+                                    effort, best, error);
+    if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
+        status = memoi_parts_solve(problem, loop->target, n_nodes, effort, best, &n_parts, error);
+    loop->is_apart = n_parts > 1;
+    if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
+        !MEMOI_WITHOUT(windows) &&
+        !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,
+                             memoi_loop_share(loop, n_nodes), effort, best))
+        status = memob_no_memory(error, "windows");
+    return status;
+}
+
+/* ---- >>bought waits -----------------------------------------------------------------------------
+ * Knows: waits on offer, and whether a plan is valid without some.  Knows nothing of engines.
+ *
+ * The first plan may use all offers, and buys the offers that its offsets need.  To find these,
+ * offers are given up from the most expensive on, and among equal costs in order of time, because a
+ * later wait orders what an earlier wait does.  Then the waits of a window of time are given back.
+ * From then on two buffers pay if they share bytes and only offers that are not bought would order
+ * the two.  Buffers that pay exchange places with other buffers, and the plan stays if it costs
+ * less.  Without a trace, an offer orders its two buffers alone. */
+
+enum {
+    MEMOI_MARKET_STEPS = 10,   /* of an exchange, for each buffer */
+    MEMOI_MARKET_ROUNDS = 24,  /* exchanges without gain */
+    MEMOI_MARKET_MOVED = 12,   /* buffers that exchange places in a step, at most */
+    MEMOI_MARKET_PRICED = 4000 /* buffers; pairs of a larger plan have no prices */
+};
+#define MEMOI_MARKET_NEVER   6.9e10             /* beyond all that a buffer can pay */
+#define MEMOI_MARKET_NOWHERE (-MEMOB_BYTES_MAX) /* the offset of a buffer that looks for a place */
+
+typedef struct memoi_market {
+    memo_plan* plan;
+    memo_plan_desc desc; /* of the next attempt */
+    memoi_solver solve;
+    memo_wait* offers;  /* in order of time */
+    memob_keyed* order; /* the most expensive offer first, then by time */
+    memo_wait* chosen;
+    int64_t n;
+    memo_plan best;   /* numbers of the row */
+    int64_t* offsets; /* of the best */
+    /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
+    char *bought, *trial, *part;
+    double deadline;
+    double* price; /* (n_buffers, n_buffers), symmetric, whole, to 1e6: of shared bytes */
+    memob_keyed *edges, *sorted; /* where a buffer begins to be in the way, and ends; scratch */
+    int32_t* place;              /* scratch of a digit */
+    uint64_t random;
+} memoi_market;
+
+MEMOI int64_t memoi_market_random(memoi_market* m, int64_t n) {
+    return (int64_t)(memoi_search_random(&m->random) % (uint64_t)n);
+}
+
+MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n; i++)
+        if (set[i]) m->chosen[n++] = m->offers[i];
+    return memob_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
+}
+
+MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
+    double cost = 0;
+    for (int64_t i = 0; i < m->n; i++) cost += set[i] ? m->offers[i].cost_s : 0;
+    return cost;
+}
+
+/* Plans with the offers on trial.  Errors of memo_plan_solve. */
+MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
+    memo_status status = memoi_market_set(m, m->trial, error);
+    m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
+    return status ? status : m->solve(m->plan, &m->desc, error);
+}
+
+/* Do two buffers share bytes? */
+MEMOI int memoi_market_shares(const memoi_market* m, int64_t i, int64_t j) {
+    const int64_t bytes[2] = {memob_buffer_bytes(m->plan, i), memob_buffer_bytes(m->plan, j)};
+    return bytes[0] > 0 && bytes[1] > 0 && memob_plan_overlap(m->plan, i, bytes[0], j, bytes[1]);
+}
+
+/* Takes the offers on trial back that the plan's offsets do not need.  The plan is the best if the
+ * rest costs at most `most_cost`. */
+MEMOI memo_status memoi_market_fit(memoi_market* m, double most_cost, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t group = m->n, next, n;
+    for (int64_t i = 0; i < m->n && !m->desc.trace; i++)
+        m->trial[i] = (char)memoi_market_shares(m, m->offers[i].freed, m->offers[i].requested);
+    for (int64_t first = 0; first < m->n && m->desc.trace;) {
+        memcpy(m->part, m->trial, (size_t)m->n);
+        for (n = 0, next = first; next < m->n && n < group; next++) {
+            n += m->part[m->order[next].index];
+            m->part[m->order[next].index] = 0;
+        }
+        status = n > 0 ? memoi_market_set(m, m->part, error) : MEMO_STATUS_OK;
+        if (!status) status = memo_plan_validate(m->plan, error);
+        if (status && status != MEMO_STATUS_INVALID_ARGUMENT) return status;
+        if (!status) memcpy(m->trial, m->part, (size_t)m->n);
+        if (!status || group == 1) first = next;
+        group = status ? memob_max(group / 2, 1) : 2 * group;
+    }
+    if (memoi_market_cost(m, m->trial) > most_cost) return MEMO_STATUS_OK;
+    memcpy(m->bought, m->trial, (size_t)m->n);
+    if (m->best.proof == MEMO_PROOF_OPTIMAL && m->best.peak_bytes == m->plan->peak_bytes)
+        m->plan->proof = MEMO_PROOF_OPTIMAL; /* more waits gave no smaller plan */
+    m->best = *m->plan;
+    for (int64_t i = 0; i < m->plan->n_buffers; i++)
+        m->offsets[i] = m->plan->buffers[i].offset_bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* --- >>prices ---
+ * Knows: what shared bytes cost.  Knows nothing of waits. */
+
+/* Sets the price of shared bytes. */
+MEMOI void memoi_market_ask(memoi_market* m, int64_t i, int64_t j, double price) {
+    const int64_t n = m->plan->n_buffers;
+    if (m->plan->buffers[i].size_bytes > 0 && m->plan->buffers[j].size_bytes > 0)
+        m->price[i * n + j] = m->price[j * n + i] = price;
+}
+
+/* Sets the prices of all pairs beside the waits on trial.  With a trace, a pair that these waits do
+ * not order costs 1, otherwise what is on offer.  A pair that no offers order is forbidden. */
+MEMOI memo_status memoi_market_price(memoi_market* m, memo_error* error) {
+    const memo_plan* plan = m->plan;
+    const double unit = 1e6 / m->offers[m->order[0].index].cost_s;
+    memo_status status = MEMO_STATUS_OK;
+    memset(m->price, 0, (size_t)(plan->n_buffers * plan->n_buffers) * sizeof(double));
+    memset(m->part, 1, (size_t)m->n);
+    for (int64_t k = 0; k < m->n && !m->desc.trace; k++)
+        memoi_market_ask(m, m->offers[k].freed, m->offers[k].requested,
+                         floor(unit * m->offers[k].cost_s));
+    for (int all = 0; all < 2 && !status; all++) {
+        status = memoi_market_set(m, all ? m->part : m->trial, error);
+        for (int64_t h = 0, j = -1; memoi_holds_next(plan, &h, &j);)
+            memoi_market_ask(m, plan->holds[h].buffer, j, all ? MEMOI_MARKET_NEVER : 1);
+    }
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        for (int64_t j = i + 1;
+             j < plan->n_buffers && plan->buffers[j].begin < plan->buffers[i].end; j++)
+            memoi_market_ask(m, i, j, MEMOI_MARKET_NEVER);
+    return status;
+}
+
+/* What buffer i pays at its present offset.  Bytes shared in a gap are free. */
+MEMOI double memoi_market_pay(const memoi_market* m, int64_t i) {
+    const double* price = m->price + i * m->plan->n_buffers;
+    double sum = 0;
+    for (int64_t j = 0; j < m->plan->n_buffers; j++)
+        if (price[j] > 0 && price[j] < MEMOI_MARKET_NEVER && memoi_market_shares(m, i, j))
+            sum += price[j];
+    return sum;
+}
+
+/* Gives buffer i one of the cheapest offsets.  Returns what the buffer pays there; HUGE_VAL: no
+ * room. */
+MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
+    memo_buffer* buffers = m->plan->buffers;
+    const double* price = m->price + i * m->plan->n_buffers;
+    const int64_t size = memob_buffer_bytes(m->plan, i), capacity = m->desc.capacity_bytes;
+    const int64_t alignment = memob_max(buffers[i].alignment_bytes, m->plan->alignment_bytes);
+    int64_t n = 0, n_least = 0, last;
+    double sum = 0, least = HUGE_VAL;
+    for (int64_t j = 0; j < m->plan->n_buffers; j++) {
+        if (!(price[j] > 0) || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE) continue;
+        m->edges[n].key = buffers[j].offset_bytes - size + 1;
+        m->edges[n++].index = j;
+        m->edges[n].key = buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j);
+        m->edges[n++].index = -1 - j;
+    }
+    memoi_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
+    m->edges[n].key = capacity;
+
+    /* From the ground or an edge on.  The first or the last offset leaves the larger hole.  Above
+     * all other buffers, the first one makes the lower plan. */
+    for (int64_t k = 0, offset = 0; offset <= capacity - size;
+         offset = memob_align_up(m->edges[k].key, alignment)) {
+        for (; m->edges[k].key <= offset; k++) {
+            const int64_t j = m->edges[k].index;
+            sum += j < 0 ? -price[-1 - j] : price[j];
+        }
+        if (sum >= MEMOI_MARKET_NEVER || sum > least) continue;
+        n_least = sum < least ? 1 : n_least + 1;
+        least = sum;
+        if (memoi_market_random(m, n_least) > 0) continue;
+        last = k < n && memoi_market_random(m, 2) ? m->edges[k].key - 1 : 0;
+        last = memob_min(last, capacity - size);
+        buffers[i].offset_bytes = memob_max(offset, last - last % alignment);
+    }
+    return least;
+}
+
+/* Buffers that pay, and buffers in their way, give up their offsets and take cheaper offsets.  An
+ * offset of the same cost is taken, too, because cheaper offsets lie near.  Returns what all
+ * buffers pay in the end. */
+MEMOI double memoi_market_exchange(memoi_market* m) {
+    const int64_t n = m->plan->n_buffers;
+    memo_buffer* buffers = m->plan->buffers;
+    int64_t moved[MEMOI_MARKET_MOVED], offsets[MEMOI_MARKET_MOVED], k;
+    double total = 0;
+    for (k = 0; k < n; k++) total += memoi_market_pay(m, k) / 2;
+    for (int64_t step = 0; total > 0 && step < MEMOI_MARKET_STEPS * n; step++) {
+        const int64_t most = 1 + memoi_market_random(m, MEMOI_MARKET_MOVED);
+        int64_t n_moved = 0;
+        double before = 0, after = 0;
+        if (memob_now_s() > m->deadline) break;
+
+        for (int64_t tries = 0; tries < 60 && n_moved < most; tries++) {
+            const int64_t j = memoi_market_random(m, n);
+            if (buffers[j].is_fixed || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE ||
+                !(n_moved ? m->price[moved[memoi_market_random(m, n_moved)] * n + j] > 0
+                          : memoi_market_pay(m, j) > 0))
+                continue;
+            before += memoi_market_pay(m, j);
+            offsets[n_moved] = buffers[j].offset_bytes;
+            buffers[j].offset_bytes = MEMOI_MARKET_NOWHERE;
+            moved[n_moved++] = j;
+        }
+
+        for (k = 0; k < n_moved && after <= before; k++) after += memoi_market_place(m, moved[k]);
+        for (k = 0; k < n_moved && after > before; k++) buffers[moved[k]].offset_bytes = offsets[k];
+        total -= fmax(before - after, 0);
+    }
+    memoi_plan_measure(m->plan);
+    return total;
+}
+
+/* Gives back the waits of a window, exchanges buffers, and buys the waits that the new offsets
+ * need.  A plan of the same cost is taken, too. */
+MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
+    double cost = memoi_market_cost(m, m->bought), before;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t round = 0, last = 0; round - last < MEMOI_MARKET_ROUNDS && !status; round++) {
+        int64_t first = memoi_market_random(m, m->n);
+        if (!(cost > 0) || memob_now_s() > m->deadline) break;
+        while (!m->bought[first]) first = memoi_market_random(m, m->n);
+        memcpy(m->trial, m->bought, (size_t)m->n);
+        for (int64_t k = first; k < m->n && k <= first + (m->n >> round % 8); k++) m->trial[k] = 0;
+        status = memoi_market_price(m, error);
+        if (!status && memoi_market_exchange(m) > 0) memset(m->trial, 1, (size_t)m->n);
+        if (!status) status = memoi_market_fit(m, cost, error);
+        for (int64_t i = 0; i < m->plan->n_buffers; i++)
+            m->plan->buffers[i].offset_bytes = m->offsets[i];
+        before = cost;
+        cost = memoi_market_cost(m, m->bought);
+        if (cost < before) last = round;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
+                                 memo_error* error) {
+    const int64_t n = desc->n_offers;
+    const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
+    memob_arrays arrays = {NULL, 0};
+    memoi_market m;
+    memo_error reason;
+    memo_status status, result = MEMO_STATUS_INFEASIBLE;
+    double limit_s = desc->time_limit_s;
+    memset(&m, 0, sizeof m);
+    m.plan = plan;
+    m.n = n;
+    m.desc = *desc;
+    m.solve = solve;
+    m.desc.n_offers = 0;
+    m.random = desc->seed;
+    m.deadline = memob_now_s() + limit_s;
+    m.best.peak_bytes = INT64_MAX;
+    m.offers = MEMOB_ARRAY(&arrays, memo_wait, n);
+    m.order = MEMOB_ARRAY(&arrays, memob_keyed, n);
+    m.chosen = MEMOB_ARRAY(&arrays, memo_wait, n);
+    m.offsets = MEMOB_ARRAY(&arrays, int64_t, plan->n_buffers);
+    m.price = MEMOB_ARRAY(&arrays, double, n_priced* n_priced);
+    m.edges = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced + 1);
+    m.sorted = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced);
+    m.place = MEMOB_ARRAY(&arrays, int32_t, 2 * n_priced + 2);
+    m.bought = MEMOB_ARRAY(&arrays, char, n);
+    m.trial = MEMOB_ARRAY(&arrays, char, n);
+    m.part = MEMOB_ARRAY(&arrays, char, n);
+    status = arrays.failed ? memob_no_memory(error, "the waits of a plan")
+                           : memob_plan_set_waits(plan, desc->trace, desc->offers, n, error);
+    if (status) { /* a wrong offer */
+        memob_arrays_free(&arrays);
+        return status;
+    }
+    for (int64_t i = 0; i < n; i++) { /* as the plan has sorted them */
+        m.offers[i] = plan->waits[i];
+        m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
+        m.order[i].index = i;
+    }
+    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Without waits.  The bound of live buffers holds for any waits. */
+    if (desc->trace) {
+        result = status = memoi_market_plan(&m, limit_s / 8, error);
+        if (!status || status == MEMO_STATUS_INFEASIBLE)
+            status = memoi_market_fit(&m, HUGE_VAL, &reason);
+    }
+
+    /* With all offers, then with fewer. */
+    if (!status &&
+        (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes))) {
+        memset(m.trial, 1, (size_t)n);
+        status = memoi_market_plan(&m, limit_s / 2, &reason);
+        if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m.best.peak_bytes) {
+            result = status;
+            if (result && error) *error = reason;
+            m.desc.capacity_bytes =
+                memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
+            status = memoi_market_fit(&m, HUGE_VAL, &reason);
+            if (!status && n_priced > 0) status = memoi_market_improve(&m, &reason);
+        }
+        if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
+    }
+
+    /* The best plan; none without memory. */
+    if (!status) status = memoi_market_set(&m, m.bought, &reason);
+    if (status && status != result && error) *error = reason;
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
+        plan->buffers[i].offset_bytes = m.offsets[i];
+    plan->peak_bytes = m.best.peak_bytes;
+    plan->proof = status ? MEMO_PROOF_NONE : m.best.proof;
+    memcpy(plan->engine, m.best.engine, sizeof plan->engine);
+    memob_arrays_free(&arrays);
+    return status ? status : result;
+}
+
+#endif /* MEMO_PLAN_IMPLEMENTATION_DONE */
+
+#endif /* MEMO_PACK_H */

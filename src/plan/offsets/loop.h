@@ -1,0 +1,152 @@
+#pragma once
+#include "plan/offsets/greedy_runs.h"
+#include "plan/offsets/full_sections.h"
+#include "plan/offsets/ejections.h"
+#include "plan/offsets/mixed_integer_program.h"
+#include "plan/offsets/two_levels.h"
+#include "plan/offsets/pack_doors.h"
+/* ---- >>loop -------------------------------------------------------------------------------------
+ * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ *
+ * Each engine lowers the best plan so far, with an amount of work that is given in nodes.  A round
+ * runs each engine once, and a round may work twice as much as the round before.  So an engine that
+ * cannot help costs as much as the engine that can, and no more, whatever the time limit: nothing
+ * but the end depends on a clock. */
+
+typedef struct memoi_loop {
+    const memoi_problem* problem;
+    int64_t target;
+    memoi_effort* effort;
+    memoi_solution* best;
+    memo_plan* plan; /* its layers */
+    const memo_plan_desc* desc;
+    memoi_solver solve; /* for levels */
+    const char* name;   /* of the engine that made the best plan */
+    memoi_solution before;
+    memoi_ejections ejections;
+    memoi_exact exact;
+    int32_t round, has_ejections, has_exact;
+    int32_t has_begun;  /* greedy has no more to do */
+    int32_t has_layers; /* whose plans may become better */
+    int32_t
+        is_apart; /* extras/memo_pack.h plans parts alone, so no engine needs to plan the whole */
+} memoi_loop;
+
+MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
+    return loop->best->peak > memob_max(loop->target, loop->best->bound) &&
+           !memoi_effort_is_over(loop->effort);
+}
+
+/* Names the engine if the plan has become better since the call before. */
+MEMOI void memoi_loop_credit(memoi_loop* loop, const char* engine) {
+    const memoi_solution *best = loop->best, *before = &loop->before;
+    if (best->peak < before->peak || (best->peak <= best->bound && before->peak > before->bound))
+        loop->name = engine;
+    loop->before = *best;
+}
+
+/* Nodes for an engine that may gain nothing: at most a quarter of what is left. */
+MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
+    return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
+}
+
+/* Layers, and greedy: all runs at once if these are fast, else one in each round. */
+MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memo_plan_desc* desc = loop->desc;
+    const int is_large =
+        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
+    memo_status status = MEMO_STATUS_OK;
+    if (loop->has_layers) {
+        status =
+            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
+        memoi_loop_credit(loop, "bilevel");
+    }
+    if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
+        (loop->round == 0 || is_large)) {
+        status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
+                                    loop->best, error);
+        memoi_loop_credit(loop, "greedy");
+    }
+    return status;
+}
+
+/* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
+ * can take. */
+MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    const int64_t goal = memob_max(loop->target, loop->best->bound);
+    memo_status status = memoi_pack_round(loop, n_nodes, error);
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
+        problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
+        !MEMOI_WITHOUT(full_sections))
+        status = memoi_full_solve(problem, 81 + 4 * (loop->round % 5), goal,
+                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
+        !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
+        memoi_ejections_solve(&loop->ejections, goal,
+                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              loop->effort, loop->best);
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
+        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+        status = memob_no_memory(error, "the search");
+    memoi_loop_credit(loop, "search");
+    memoi_effort_report(loop->effort, problem, loop->best);
+    return status;
+}
+
+/* The engines beside AUTO, once: greedy ends with ejections, the mixed-integer program alone. */
+MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
+        status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
+        memoi_loop_credit(loop, "mip");
+    } else if (loop->has_ejections > 0 && !memoi_problem_is_easy(loop->problem)) {
+        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                              loop->effort, loop->best);
+        memoi_loop_credit(loop, "greedy");
+    }
+    return status;
+}
+
+/* Lowers the best plan to the target, or as far as the effort goes. */
+MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const memo_plan_engine engine = loop->desc->engine;
+    int64_t n_nodes = is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem);
+    memo_status status = MEMO_STATUS_OK;
+    loop->before = *loop->best;
+    loop->has_layers =
+        engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
+    loop->has_ejections = loop->has_exact = -1;
+    memset(&loop->ejections, 0, sizeof loop->ejections);
+    memset(&loop->exact, 0, sizeof loop->exact);
+
+    for (loop->round = 0; !status; loop->round++) {
+        const int64_t n_spent = loop->effort->n_nodes;
+        if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
+        if (status || !memoi_loop_goes_on(loop)) break;
+        if (loop->round == 0) {
+            loop->has_ejections =
+                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            if (engine != MEMO_PLAN_ENGINE_GREEDY && engine != MEMO_PLAN_ENGINE_MIP)
+                loop->has_exact =
+                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
+            if (!loop->has_ejections || !loop->has_exact)
+                status = memob_no_memory(error, "the search");
+        }
+        if (!status && (engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP)) {
+            status = memoi_loop_once(loop, error);
+            break;
+        }
+        if (!status) status = memoi_loop_improve(loop, n_nodes, error);
+        if (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent) break;
+        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+    }
+    memob_arrays_free(&loop->ejections.arrays);
+    memoi_exact_free(&loop->exact);
+    return status;
+}

@@ -1,0 +1,134 @@
+#pragma once
+#include "plan/api/offsets.h"
+#include "plan/offsets/sections.h"
+/* --- >>solution ---
+ * Knows: the best plan so far, the effort that is left, and a part of a problem.  Knows nothing of
+ * engines. */
+
+/* The best offsets so far, in units, one an item. */
+typedef struct memoi_solution {
+    int64_t* offsets;
+    int64_t peak;
+    int64_t bound; /* no plan is lower: at the bound, the plan is proven */
+} memoi_solution;
+
+/* Nothing yet, in the caller's array of offsets. */
+MEMOI void memoi_solution_begin(memoi_solution* best, const memoi_problem* problem,
+                                int64_t* offsets) {
+    best->offsets = offsets;
+    best->peak = INT64_MAX;
+    best->bound = problem->lower_bound;
+}
+
+/* Sets the peak of the offsets; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+    int64_t highest = 0;
+    best->peak = 0;
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        const int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
+        if (top > best->peak) highest = i;
+        best->peak = memob_max(best->peak, top);
+    }
+    return highest;
+}
+
+/* Takes offsets if their peak is lower. */
+MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
+                                memoi_solution* best) {
+    int64_t peak = 0;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    if (peak >= best->peak) return;
+    best->peak = peak;
+    memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
+}
+
+/* When planning ends. */
+typedef struct memoi_clock {
+    double deadline;
+    const int32_t* stop; /* of the caller; NULL: none */
+} memoi_clock;
+
+MEMOI int memoi_clock_is_over(const memoi_clock* clock) {
+    return memob_now_s() > clock->deadline ||
+           (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
+}
+
+/* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
+typedef struct memoi_effort {
+    memoi_clock clock;
+    int64_t nodes_left; /* of each thread */
+    int64_t n_nodes;    /* spent */
+    int64_t n_before;   /* spent before, by those who gave this share */
+    uint64_t seed;
+    int64_t n_threads;
+    const memo_log* log;
+} memoi_effort;
+
+MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
+    n_nodes = memob_min(n_nodes, effort->nodes_left);
+    effort->n_nodes += n_nodes;
+    effort->nodes_left -= n_nodes;
+}
+
+MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
+    return effort->nodes_left <= 0 || memoi_clock_is_over(&effort->clock);
+}
+
+/* So many nodes of the effort; the caller spends those that are used. */
+MEMOI memoi_effort memoi_effort_take(const memoi_effort* effort, int64_t n_nodes) {
+    memoi_effort own = *effort;
+    own.nodes_left = memob_min(n_nodes, effort->nodes_left);
+    own.n_nodes = 0;
+    own.n_before = effort->n_before + effort->n_nodes;
+    return own;
+}
+
+MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* problem,
+                               const memoi_solution* best) {
+    char message[160];
+    if (!effort->log->write) return;
+    snprintf(message, sizeof message, "search: peak %lld, bound %lld, %lld nodes",
+             (long long)(best->peak * problem->unit_bytes),
+             (long long)(best->bound * problem->unit_bytes),
+             (long long)(effort->n_before + effort->n_nodes));
+    effort->log->write(effort->log->user, message);
+}
+
+/* Makes a problem of the items in the set.  The buffer of an item is then its index in the whole.
+ * offsets, if not NULL: an item with an offset >= 0 is fixed there, and loses what lies above the
+ * capacity.  0: no memory. */
+MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
+                             const int64_t* offsets, int64_t capacity, memoi_problem* part) {
+    int64_t i;
+    *part = *whole;
+    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->section_bounds = NULL;
+    part->held = NULL;
+    part->n_held = 0;
+    part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
+    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
+    for (i = 0; part->items && part->ranges && part->neighbors && i < whole->n_items; i++) {
+        memoi_item* item = &part->items[part->n_items];
+        if (!is_in_set[i]) continue;
+        *item = whole->items[i];
+        memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->buffer = i;
+        item->first_range = part->n_ranges;
+        part->n_ranges += item->n_ranges;
+        if (offsets && offsets[i] >= 0) {
+            item->fixed = offsets[i];
+            if (item->size > capacity - item->fixed) item->spare = 0;
+            item->size = memob_min(item->size, capacity - item->fixed);
+        }
+        part->n_fixed += item->fixed >= 0;
+        part->n_items++;
+    }
+
+    if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    memoi_problem_free(part);
+    return 0;
+}

@@ -1,0 +1,357 @@
+/* test_pack.c - extras/memo_pack.h: engines for puzzles and streams, against brute force. */
+#include "scarce.h"
+
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "extras/memo_pack.h"
+#include "owned.h"
+#include "slow_plan.h"
+#include "plan_problems.h"
+
+/* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut
+ * goes through the whole block, so no part of the plan can be searched alone. */
+static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made) {
+    memo_buffer piece[5] = {block, block, block, block, block};
+    int64_t n_pieces[5] = {1, 1, 1, 1, 1};
+    if (n == 1) {
+        *made = block;
+        return made + 1;
+    }
+    int64_t left = block.begin + (block.end - block.begin) * memo_test_int(10, 45) / 100;
+    int64_t right = block.end - (block.end - block.begin) * memo_test_int(10, 45) / 100;
+    int64_t low = block.size_bytes * memo_test_int(10, 45) / 100;
+    int64_t high = block.size_bytes * memo_test_int(10, 45) / 100;
+    piece[0].end = piece[4].end = right;
+    piece[1].begin = right;
+    piece[2].begin = piece[4].begin = left;
+    piece[3].end = left;
+    piece[0].size_bytes = low;
+    piece[1].size_bytes -= high;
+    piece[2].size_bytes = high;
+    piece[3].size_bytes -= low;
+    piece[4].size_bytes -= low + high;
+    for (n -= 5; n > 0; n -= 4) n_pieces[memo_test_int(0, 4)] += 4;
+    for (int k = 0; k < 5; k++) made = cut_pinwheel(piece[k], n_pieces[k], made);
+    return made;
+}
+
+/* Tilings that leave no byte free are joined, brick by brick, until few are left: cuts of a rectangle
+ * in two, some of whose ends and sizes agree by chance, and pinwheels; buffers in any order. */
+TEST(tilings_are_proven) {
+    int n_met = 0;
+    for (int k = 0; k < 14; k++) {
+        int64_t n = k % 2 ? 4097 : 3000;
+        own_plan* plan = new_plan(n, 0, 1);
+        memo_buffer block = plan->buffers[0];
+        block.end = block.size_bytes = (int64_t)1 << 40;
+        if (k % 2)
+            cut_pinwheel(block, n, plan->buffers);
+        else
+            cut_rectangle(plan->buffers, n, k % 4 ? 5000 : (int64_t)1 << 40, 3);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t other = memo_test_int(0, n - 1);
+            block = plan->buffers[i];
+            plan->buffers[i] = plan->buffers[other];
+            plan->buffers[other] = block;
+        }
+        for (int64_t i = 0; i < n; i++) plan->buffers[i].id = i;
+        memo_plan_desc desc = {.node_limit = 30000, .time_limit_s = 1000};
+        solve_valid(plan, &desc, k);
+        n_met += plan->proof == MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_met > 12, "%d of 14 are proven", n_met);
+}
+
+/* A part that the search does not finish gets the effort that other parts leave. */
+TEST(no_effort_is_left_over) {
+    int n_open = 0;
+    for (int k = 0; k < 12; k++) {
+        enum { HARD = 300, EASY = 300 };
+        long long nodes = 0;
+        own_plan* plan = new_plan(HARD + EASY, 0, 1);
+        cut_rectangle(plan->buffers, HARD, 5000, 1);
+        for (int64_t i = 0; i < HARD; i++)
+            plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
+        for (int64_t i = HARD; i < HARD + EASY; i++)
+            put_buffer(plan, i, 4 * HARD + i, 4 * HARD + i + 1, memo_test_int(1, 1000));
+        memo_plan_desc desc = {
+            .node_limit = 6000, .time_limit_s = 1000, .log.write = keep_nodes, .log.user = &nodes};
+        solve_valid(plan, &desc, k);
+        n_open += plan->proof != MEMO_PROOF_OPTIMAL;
+        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL || nodes >= 6000, "case %d: %lld nodes", k,
+                   nodes);
+    }
+    CHECK_IS(n_open, >, 0);
+}
+
+/* Cores answer for the whole: no plan below the least peak, and one from there on. */
+TEST(cores_meet_brute_force) {
+    int n_found = 0, n_failed = 0;
+    for (int k = 0; k < 600; k++) {
+        own_problem problem;
+        memoi_cores cores;
+        memoi_solution best;
+        memoi_verdict verdict;
+        int64_t n_nodes = 1000000, least, capacity;
+        int64_t offsets[8];
+        own_plan* plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), features_of(k));
+        for (int64_t i = 0; i < plan->n_buffers;
+             i++) /* empty buffers are no items, but fixed they count */
+            if (plan->buffers[i].size_bytes == 0) plan->buffers[i].is_fixed = 0;
+        pose(plan, &problem);
+        if (problem.n_items > 0) {
+            least = brute_force(plan) / problem.unit_bytes;
+            capacity = memob_max(least - memo_test_int(0, 2), 0);
+            const memoi_clock clock = {.deadline = HUGE_VAL};
+            memoi_solution_begin(&best, &problem, offsets);
+            CHECK(memoi_neighbors_list(&problem) == 1);
+            CHECK(memoi_cores_create(&cores, &problem, (uint64_t)k, &clock));
+            CHECK(memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &best));
+            IN_CASE("case %d", k);
+            CHECK_IS(verdict, ==, (capacity < least ? MEMOI_FAILED : MEMOI_FOUND));
+            if (verdict == MEMOI_FOUND) {
+                CHECK_IS(best.peak, ==, least);
+                memoi_plan_store(plan, &problem, &best, "cores");
+                CHECK_OK(memo_plan_validate(plan, &error));
+            }
+            n_found += verdict == MEMOI_FOUND;
+            n_failed += verdict == MEMOI_FAILED;
+            memob_arrays_free(&cores.arrays);
+        }
+    }
+    CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
+}
+
+/* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
+ * sum of their sizes, though at no time more than two are live. */
+TEST(buffers_that_meet_in_pairs_are_bounded_together) {
+    enum { N = 20 };
+    int64_t sum = 0, j, time = 0, n_gaps = 0;
+    int k;
+    own_plan* plan = new_plan(N, N * N * N, 1);
+    for (int64_t i = 0; i < N; i++) {
+        put_buffer(plan, i, 0, N * (N - 1) / 2, 64 * memo_test_int(1, 100) + 1);
+        sum += plan->buffers[i].size_bytes;
+        for (j = 0, time = 0; j < N; j++)
+            for (k = 0; k < j; k++, time++) {
+                if (i == j || i == k) continue;
+                plan->gaps[n_gaps].buffer = i;
+                plan->gaps[n_gaps].begin = time;
+                plan->gaps[n_gaps++].end = time + 1;
+            }
+    }
+    plan->n_gaps = n_gaps;
+    memo_plan_desc desc = {.node_limit = 1};
+    solve_valid(plan, &desc, k);
+    expect_optimal(plan, sum);
+    CHECK_IS(plan->lower_bound_bytes, <, sum / 4);
+}
+
+/* The lowest hole for each item, fixed ones first, one after the other. */
+static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, int64_t* offsets) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) offsets[i] = problem->items[i].fixed;
+    for (int64_t k = 0; k < problem->n_items; k++) {
+        const memoi_item* item = &problem->items[i = order[k].index];
+        int64_t low = 0;
+        for (int64_t j = 0; j < problem->n_items && item->fixed < 0; j++) {
+            int64_t end = offsets[j] + problem->items[j].size;
+            if (j == i || offsets[j] < 0 || end <= low || offsets[j] >= low + item->size ||
+                !memoi_problem_items_overlap(problem, i, j))
+                continue;
+            low = rounded(end, item->alignment);
+            j = -1; /* again from the start */
+        }
+        if (item->fixed < 0) offsets[i] = low;
+    }
+}
+
+/* First fit by each order against its slow twin; in a capacity it tells which item does not fit.
+ * Ejections make the best of these plans no worse, and often better, with lists and without. */
+TEST(first_fit_is_first_fit) {
+    memoi_effort effort = effort_of(INT64_MAX, 1);
+    memob_keyed keys[200], sorted[200];
+    int32_t place[202];
+    int k, n_better[2] = {0, 0};
+    for (k = 0; k < 60; k++) {
+        own_problem problem;
+        memoi_greedy greedy;
+        int64_t before, n, i, missing, rank;
+        own_plan* plan = random_plan(memo_test_int(2, 200), memo_test_int(1, 1000), features_of(k));
+        pose(plan, &problem);
+        n = problem.n_items;
+        own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+        own_solution best = new_solution(&problem);
+        own_memory memoi_range* places = (memoi_range*)calloc((size_t)n, 2 * sizeof *places);
+        CHECK(offsets && places && memoi_greedy_create(&greedy, &problem, &effort.clock));
+        CHECK_IS(memoi_neighbors_list(&problem), ==, 1);
+        for (int order = 0; order < (int)MEMOI_N_ORDERS; order++) {
+            memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
+            CHECK(memoi_fit_offer(&greedy, places, &best));
+            slow_fit(&problem, greedy.ranked, offsets);
+            IN_CASE("case %d, order %d", k, order);
+            for (i = 0; i < n; i++) CHECK_IS(greedy.offsets[i], ==, offsets[i]);
+
+            /* The first in the order that ends above the bound. */
+            for (i = 0; i < n; i++) greedy.offsets[i] = problem.items[i].fixed;
+            missing = memoi_fit_run(&problem, greedy.ranked, problem.lower_bound, NULL, places,
+                                    greedy.offsets);
+            for (rank = 0; rank < n; rank++) {
+                i = greedy.ranked[rank].index;
+                if (memoi_item_top(&problem.items[i], offsets[i]) > problem.lower_bound) break;
+            }
+            CHECK_IS(missing, ==, rank < n ? i : -1);
+        }
+        before = best.peak;
+        if (k / 8 % 2) {
+            MEMO_FREE(problem.neighbors->list);
+            problem.neighbors->list = NULL;
+            problem.neighbors->are_too_many = 1;
+        }
+        memoi_ejections ejections;
+        CHECK_IS(memoi_ejections_create(&ejections, &problem, 1), ==, 1);
+        memoi_ejections_solve(&ejections, problem.lower_bound, 1000, &effort, &best);
+        memob_arrays_free(&ejections.arrays);
+        memoi_plan_store(plan, &problem, &best, "search");
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_IS(best.peak, <=, before);
+        n_better[k / 8 % 2] += best.peak < before;
+        for (i = 0; i < n; i++) keys[i].key = memo_test_int(0, (int64_t)1 << 62);
+        memoi_digits_sort(keys, n, 0, (int64_t)1 << 62, sorted, place);
+        for (i = 1; i < n; i++) CHECK_IS(keys[i - 1].key, <=, keys[i].key);
+        memob_arrays_free(&greedy.arrays);
+    }
+    CHECK_CASE(n_better[0] > 0 && n_better[1] > 0 && n_better[0] + n_better[1] > 5,
+               "%d and %d of 30 were improved", n_better[0], n_better[1]);
+}
+
+/* First fit by orders in which an item that ends above the bound has moved forward, kept while they
+ * are no worse: the peak after so many runs. */
+static int64_t order_search(const memoi_problem* problem, int n_runs) {
+    int64_t n = problem->n_items, best = INT64_MAX, i, peak;
+    own_memory memoi_range* places = (memoi_range*)calloc((size_t)n, 2 * sizeof(memoi_range));
+    own_memory memoi_ranked* order = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+    own_memory memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+    own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    own_memory int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    CHECK(order && tried && offsets && high && places);
+    CHECK_IS(memoi_neighbors_list(problem), ==, 1);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, order);
+    for (; n_runs > 0; n_runs--) {
+        int64_t n_high = 0, from, to;
+        memcpy(tried, order, (size_t)n * sizeof *order);
+        for (int64_t k = 0; k < n && best < INT64_MAX; k++)
+            if (offsets[tried[k].index] + problem->items[tried[k].index].size >
+                problem->lower_bound)
+                high[n_high++] = k;
+        if (n_high > 0) {
+            from = high[memo_test_int(0, n_high - 1)];
+            to = memo_test_int(0, from);
+            memoi_ranked moved = tried[from];
+            memmove(tried + to + 1, tried + to, (size_t)(from - to) * sizeof moved);
+            tried[to] = moved;
+        }
+        for (i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
+        memoi_fit_run(problem, tried, INT64_MAX, NULL, places, offsets);
+        for (peak = 0, i = 0; i < n; i++)
+            peak = memob_max(peak, offsets[i] + problem->items[i].size);
+        if (peak > best) continue;
+        best = peak;
+        memcpy(order, tried, (size_t)n * sizeof *order);
+    }
+    return best;
+}
+
+/* With alignments and gaps, which the exact search cannot solve in time. */
+TEST(greedy_runs_beat_an_order_search) {
+    double sum = 0, sum_orders = 0;
+    for (int k = 0; k < 6; k++) {
+        features with = {0, 1, 1};
+        own_plan* plan = random_plan(150, 1000, with);
+        memo_plan_desc desc = {0};
+        own_problem problem;
+        pose(plan, &problem);
+        desc.node_limit = 200 * 150; /* shared with greedy runs, eight items placed a node */
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
+        sum_orders += (double)order_search(&problem, 200) / (double)problem.lower_bound;
+    }
+    CHECK_CASE(sum < sum_orders, "over the bound: %.3f %%, orders %.3f %%", 100 * (sum / 6 - 1),
+               100 * (sum_orders / 6 - 1));
+}
+
+/* Too large for the search: windows meet the bound up to 0.05 %, are no worse than greedy around
+ * fixed, aligned buffers, and do the same with the same nodes. */
+TEST(large_plans_are_improved) {
+    for (int k = 0; k < 2; k++) {
+        features with = {0, 0, k};
+        int64_t n = 8500, greedy;
+        own_plan* plan = random_plan(n, 1000, with);
+        for (int64_t i = 0; i < n; i++) { /* short lives, which nothing separates */
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
+        }
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (int64_t i = 0; i < n && k; i += 8) plan->buffers[i].is_fixed = 1;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        greedy = plan->peak_bytes;
+        desc.engine = MEMO_PLAN_ENGINE_AUTO;
+        desc.node_limit = 24 * n;
+        desc.time_limit_s = 1000;
+        solve_valid(plan, &desc, k);
+        CHECK_CASE(k ? plan->peak_bytes <= greedy
+                     : 2000 * plan->peak_bytes <= 2001 * plan->lower_bound_bytes,
+                   "case %d: %lld, greedy %lld, bound %lld", k, (long long)plan->peak_bytes,
+                   (long long)greedy, (long long)plan->lower_bound_bytes);
+        solve_again(plan, &desc, k);
+    }
+}
+
+/* All windows together look at no more nodes than the limit. */
+TEST(windows_keep_the_node_limit) {
+    enum { LIMIT = 300 };
+    const features with = {0, 0, 0};
+    int n_full = 0;
+    for (int k = 0; k < 6; k++) {
+        own_plan* plan = random_plan(8500, 1000, with);
+        long long nodes = 0;
+        for (int64_t i = 0; i < plan->n_buffers; i++)
+            plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, memo_test_int(1, 200));
+        memo_plan_desc desc = {
+            .node_limit = LIMIT, .time_limit_s = 1000, .log.write = keep_nodes, .log.user = &nodes};
+        solve_valid(plan, &desc, k);
+        CHECK_CASE(nodes <= LIMIT + 1, "case %d: %lld nodes", k, nodes);
+        n_full += nodes > LIMIT / 2;
+    }
+    CHECK_IS(n_full, >, 0);
+}
+
+/* Whatever the threads' order in time: a search of several gives the same offsets twice. */
+TEST(threads_give_the_same_plan_twice) {
+    int n_other = 0;
+    for (int k = 0; k < 60; k++) {
+        int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
+        own_plan* plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
+        memo_plan_desc desc = {.node_limit = 10000,
+                               .time_limit_s = 1000,
+                               .n_threads = (int32_t)memo_test_int(2, 5),
+                               .seed = (uint64_t)k};
+        solve_valid(plan, &desc, k);
+        peak = plan->peak_bytes;
+        bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
+        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
+        solve_again(plan, &desc, k);
+        desc.n_threads = 1;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_IS(plan->peak_bytes, >=, bound);
+        CHECK(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes <= peak);
+        for (i = 0; i < n && plan->buffers[i].offset_bytes == offsets[i];) i++;
+        n_other += i < n;
+        desc.n_threads = 65;
+        CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK_CASE(n_other > 0, "it was always the first one that answered");
+}
