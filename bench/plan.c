@@ -1,7 +1,7 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [dense] [features] [layers]
- *        [caching] [streams] [waits] [penalties] [peers] [small] [tilings]  default: all tables
+ *        [caching] [streams] [waits] [penalties] [peers] [small] [tilings] [limits]  default: all
  *        [--seeds N] [--limit S] [--threads N]     --threads: of the search
  *        [--cpu 1]                                 limits and times in seconds of processor time,
  *                                                  for a busy machine
@@ -267,6 +267,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
 typedef struct outcome {
     double seconds, cpu_s;
     int64_t peak_bytes, bound_bytes;
+    int64_t n_nodes; /* of the search */
     memo_proof proof;
     int is_met; /* the capacity, if there was one */
     char engine[16];
@@ -278,6 +279,11 @@ static double gap_of(const outcome* result) {
 }
 
 static int32_t n_threads = 1;
+
+static void keep_nodes(void* user, const char* line) {
+    const char* nodes = strrchr(line, ',');
+    if (nodes && strstr(line, "search: ") == line) *(int64_t*)user = atoll(nodes + 1);
+}
 
 static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
                           int64_t capacity, double limit, uint64_t seed) {
@@ -291,6 +297,9 @@ static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_en
     desc.seed = seed;
     desc.n_threads = n_threads;
     desc.trace = trace;
+    desc.log.write = keep_nodes;
+    desc.log.user = &result.n_nodes;
+    result.n_nodes = 0;
     result.seconds = now_s();
     result.cpu_s = cpu_s();
     status = memo_plan_solve(plan, &desc, &error);
@@ -2163,7 +2172,11 @@ static void add_cases(ablation* a, int seed) {
         add_case(a, "in a row", plan, NULL);
     }
 
-    /* Generated with the seed. */
+    /* Generated with the seed: plain and dense, then of each table. */
+    for (int64_t n = 2000; n <= 4500; n += 1250) {
+        add_case(a, "dense, uniform", dense("uniform", n, (uint64_t)(n + seed)), NULL);
+        add_case(a, "dense, log", dense("log", n, (uint64_t)(n + seed)), NULL);
+    }
     for (int64_t n = 100; n <= 1600; n *= 4)
         add_case(a, "rectangle", cut_rectangle(n, 1000, (uint64_t)(1000 * n + seed)), NULL);
     for (int64_t k = 0; k < 8; k++) {
@@ -2245,6 +2258,44 @@ static void print_ablation(int seeds, double limit) {
         if (!*only || !strcmp(only, stages[k])) print_ablation_row(&a, stages[k], 0, 0, limit);
 }
 
+/* What is proven within a second, again with a limit of ten: the nodes are the same, and so is the
+ * time up to noise. */
+static void print_limits(void) {
+    static ablation a;
+    int n_proven = 0, n_lost = 0, n_other = 0, n_slower = 0;
+    double worst = 0;
+    is_cpu = 1;
+    add_cases(&a, 0);
+    printf(
+        "\n## Time to proof at limits of 1 s and 10 s of processor time\n\n"
+        "| problem | buffers | nodes at 1 | at 10 | s at 1 | at 10 |\n|---|---|---|---|---|---|\n");
+    for (int k = 0; k < a.n; k++) {
+        const ablation_case* here = &a.cases[k];
+        outcome result[2];
+        double ratio;
+        result[0] =
+            run_traced(here->plan, here->trace, MEMO_PLAN_ENGINE_AUTO, here->capacity, 1, 0);
+        if (here->capacity ? !result[0].is_met : result[0].proof != MEMO_PROOF_OPTIMAL) continue;
+        result[1] =
+            run_traced(here->plan, here->trace, MEMO_PLAN_ENGINE_AUTO, here->capacity, 10, 0);
+        n_proven++;
+        n_lost += here->capacity ? !result[1].is_met : result[1].proof != MEMO_PROOF_OPTIMAL;
+        n_other += result[0].n_nodes != result[1].n_nodes;
+        ratio = fmax(result[1].seconds, 0.01) / fmax(result[0].seconds, 0.01);
+        n_slower += ratio > 1.5;
+        worst = fmax(worst, ratio);
+        if (ratio > 1.5 || result[0].n_nodes != result[1].n_nodes)
+            printf("| %s | %lld | %lld | %lld | %.3f | %.3f |\n", here->name,
+                   (long long)here->plan->n_buffers, (long long)result[0].n_nodes,
+                   (long long)result[1].n_nodes, result[0].seconds, result[1].seconds);
+        fflush(stdout);
+    }
+    printf(
+        "\n%d of %d proven within 1 s; within 10 s %d lost, %d with other nodes, %d in more than "
+        "1.5 times the time (at most %.2f; at least 0.01 s counts)\n",
+        n_proven, a.n, n_lost, n_other, n_slower, worst);
+}
+
 /* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
     int n_names = 0;
@@ -2259,10 +2310,10 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces",   "engines",  "minimalloc", "minimize", "tight",
-                                        "growth",   "dense",    "layers",     "caching",  "streams",
-                                        "features", "peers",    "waits",      "ablation", "small",
-                                        "tilings",  "penalties"};
+    static const char* const names[] = {
+        "traces", "engines",  "minimalloc", "minimize", "tight",     "growth",
+        "dense",  "layers",   "caching",    "streams",  "features",  "peers",
+        "waits",  "ablation", "small",      "tilings",  "penalties", "limits"};
     int seeds = 5;
     double limit = 10;
     bench_help(argc, argv,
@@ -2321,6 +2372,7 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "layers")) print_layers(limit);
     if (is_asked(argc, argv, "small")) print_small(100 * seeds);
     if (is_asked(argc, argv, "peers")) print_peers(limit);
+    if (is_asked(argc, argv, "limits")) print_limits();
     if (is_asked(argc, argv, "ablation") && !is_asked(argc, argv, "")) print_ablation(seeds, limit);
     return is_missing;
 }
