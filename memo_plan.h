@@ -1020,11 +1020,12 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
-    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
+    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else one in each round */
+    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
 };
 
 typedef struct memoi_range {
@@ -3466,6 +3467,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     if (inner.peak > target)
         status =
             memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
+    memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
     if (!status && inner.peak > target && !memoi_exact_solve(&part, target, own, &inner))
         status = memob_no_memory(error, "full sections");
     for (int64_t i = 0; !status && i < part.n_items; i++)
@@ -4252,7 +4254,7 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+        loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers) {
@@ -4270,17 +4272,30 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     return status;
 }
 
+/* Full sections, at several percents: all at once, or one in each round of a large problem. */
+MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_nodes,
+                                  memo_error* error) {
+    enum { LEAST = 81, STEP = 4, N = 5 };
+    const memoi_problem* problem = loop->problem;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memo_status status = MEMO_STATUS_OK;
+    if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
+        MEMOI_WITHOUT(full_sections))
+        return status;
+    for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
+        status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
+                                  memoi_loop_share(loop, n_nodes), loop->effort,
+                                  loop->best, error);
+    return status;
+}
+
 /* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
  * can take. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
-        problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
-        !MEMOI_WITHOUT(full_sections))
-        status = memoi_full_solve(problem, 81 + 4 * (loop->round % 5), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
 
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))

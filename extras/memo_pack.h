@@ -564,7 +564,8 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
 }
 
 /* First fit in the orders of greedy: one in each round if the problem is easy, else all at once,
- * and repeated.  Does nothing if the lists of neighbors are too long.  0: no memory. */
+ * and repeated.  Does nothing if the lists of neighbors are too long, or for an easy problem that
+ * is large.  0: no memory. */
 MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
                           memoi_effort* effort, memoi_solution* best) {
     const int is_easy = memoi_problem_is_easy(problem);
@@ -572,7 +573,9 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
     int listed, ok;
     memoi_greedy greedy;
     memoi_range* places;
-    if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0)) return 1;
+    if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
+        (is_easy && problem->n_items > MEMOI_SEARCH_ITEMS))
+        return 1;
     listed = memoi_neighbors_list(problem);
     if (listed <= 0) return listed < 0;
     ok = memoi_greedy_create(&greedy, problem, &effort->clock);
@@ -1214,6 +1217,15 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     return status;
 }
 
+/* Do the items of all sections fill most of the bound? */
+MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
+    double sum = 0;
+    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
+    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
+           100 * sum >= (double)MEMOI_BRICKS_FILLED * (double)problem->n_sections *
+                            (double)problem->lower_bound;
+}
+
 /* --- >>parts ---
  * Knows: where no item crosses.  Knows nothing of how a part is planned. */
 
@@ -1233,12 +1245,13 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Lowers a part, items first to last - 1, with so many nodes; sets its offsets and *peak. */
+/* Lowers a part, items first to last - 1, with so many nodes for each engine; sets its offsets and
+ * *peak. */
 MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
-                                   int64_t goal, int64_t n_nodes, memoi_effort* effort,
+                                   int64_t goal, int round, int64_t n_nodes, memoi_effort* effort,
                                    memoi_solution* best, int64_t* peak, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, n_nodes);
+    memoi_effort own = memoi_effort_take(effort, MEMOI_SHARE * n_nodes);
     memoi_ejections ejections;
     memoi_solution inner;
     memoi_problem part;
@@ -1257,11 +1270,12 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
+    if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
+        status = memoi_bricks_solve(&part, goal, round, n_nodes / MEMOI_SHARE, &own, &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const int created = memoi_ejections_create(&ejections, &part, own.seed);
         if (created > 0)
-            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound), n_nodes / 2, &own,
-                                  &inner);
+            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound), n_nodes, &own, &inner);
         memob_arrays_free(&ejections.arrays);
         if (created == 0) status = memob_no_memory(error, "a part of the plan");
     }
@@ -1280,9 +1294,9 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
 
 /* Lowers the parts that end above the goal, the highest first, with so many nodes each.  No other
  * part need become lower than the result of the highest.  *n_parts: 1: nothing was done. */
-MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                                    memoi_effort* effort, memoi_solution* best, int64_t* n_parts,
-                                    memo_error* error) {
+MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target, int round,
+                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
+                                    int64_t* n_parts, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, peak = 0;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
@@ -1301,8 +1315,8 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
         if (-parts[k].key <= goal || memoi_effort_is_over(effort)) break;
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        status =
-            memoi_part_solve(problem, first, last, goal, n_nodes, effort, best, &part_peak, error);
+        status = memoi_part_solve(problem, first, last, goal, round, n_nodes, effort, best,
+                                  &part_peak, error);
         peak = memob_max(peak, part_peak);
     }
     memoi_solution_highest(problem, best);
@@ -1314,15 +1328,6 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 /* --- >>more engines ---
  * Knows: which engines a round adds.  Knows nothing of how they plan. */
 
-/* Do the items of all sections fill most of the bound? */
-MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
-    double sum = 0;
-    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
-    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
-           100 * sum >= (double)MEMOI_BRICKS_FILLED * (double)problem->n_sections *
-                            (double)problem->lower_bound;
-}
-
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     memoi_effort* effort = loop->effort;
@@ -1333,12 +1338,13 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_fit_solve(problem, loop->round, goal, effort, best))
         status = memob_no_memory(error, "first fit");
-    if (!status && memoi_loop_goes_on(loop) && memoi_bricks_may_help(problem))
+    if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
+        status = memoi_parts_solve(problem, loop->target, loop->round, n_nodes, effort, best,
+                                   &n_parts, error);
+    loop->is_apart = n_parts > 1;
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
         status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
                                     effort, best, error);
-    if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
-        status = memoi_parts_solve(problem, loop->target, n_nodes, effort, best, &n_parts, error);
-    loop->is_apart = n_parts > 1;
     if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
         !MEMOI_WITHOUT(windows) &&
         !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,

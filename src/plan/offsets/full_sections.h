@@ -131,6 +131,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     if (inner.peak > target)
         status =
             memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
+    memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
     if (!status && inner.peak > target && !memoi_exact_solve(&part, target, own, &inner))
         status = memob_no_memory(error, "full sections");
     for (int64_t i = 0; !status && i < part.n_items; i++)

@@ -54,7 +54,7 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+        loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers) {
@@ -72,17 +72,30 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     return status;
 }
 
+/* Full sections, at several percents: all at once, or one in each round of a large problem. */
+MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_nodes,
+                                  memo_error* error) {
+    enum { LEAST = 81, STEP = 4, N = 5 };
+    const memoi_problem* problem = loop->problem;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memo_status status = MEMO_STATUS_OK;
+    if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
+        MEMOI_WITHOUT(full_sections))
+        return status;
+    for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
+        status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
+                                  memoi_loop_share(loop, n_nodes), loop->effort,
+                                  loop->best, error);
+    return status;
+}
+
 /* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
  * can take. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
-        problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
-        !MEMOI_WITHOUT(full_sections))
-        status = memoi_full_solve(problem, 81 + 4 * (loop->round % 5), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
 
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
