@@ -84,8 +84,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
         return status;
     for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
         status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort,
-                                  loop->best, error);
+                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
     return status;
 }
 
