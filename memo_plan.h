@@ -1466,19 +1466,19 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 }
 
 /* When planning ends. */
-typedef struct memoi_time_limit {
+typedef struct memoi_deadline {
     double deadline;
     const int32_t* stop; /* of the caller; NULL: none */
-} memoi_time_limit;
+} memoi_deadline;
 
-MEMOI int memoi_time_is_over(const memoi_time_limit* clock) {
+MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
     return memob_now_s() > clock->deadline ||
            (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
 }
 
 /* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
 typedef struct memoi_effort {
-    memoi_time_limit clock;
+    memoi_deadline clock;
     int64_t nodes_left; /* of each thread */
     int64_t n_nodes;    /* spent */
     int64_t n_before;   /* spent before, by those who gave this share */
@@ -1494,7 +1494,7 @@ MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
 }
 
 MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
-    return effort->nodes_left <= 0 || memoi_time_is_over(&effort->clock);
+    return effort->nodes_left <= 0 || memoi_deadline_is_over(&effort->clock);
 }
 
 /* So many nodes of the effort; the caller spends those that are used. */
@@ -1922,7 +1922,7 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -1938,7 +1938,7 @@ typedef struct memoi_greedy {
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem,
-                              const memoi_time_limit* clock) {
+                              const memoi_deadline* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
@@ -1956,7 +1956,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 /* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
 MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
     const double now = memob_now_s(), n = (double)greedy->problem->n_items;
-    return memoi_time_is_over(greedy->clock) ||
+    return memoi_deadline_is_over(greedy->clock) ||
            (n_placed >= MEMOI_GREEDY_PACE &&
             begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
@@ -2329,7 +2329,7 @@ MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
 MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
     for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memoi_time_is_over(greedy->clock))) break;
+        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
         if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
         memoi_solution_offer(greedy->problem, greedy->offsets, best);
     }
@@ -2340,14 +2340,14 @@ MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_s
  * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
  * with sweeps.  A run is given up as soon as it would last too long. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
-                                     int64_t target, const memoi_time_limit* clock,
+                                     int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
         ok = memoi_greedy_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        if (MEMOI_WITHOUT(orders) || memoi_time_is_over(clock)) break;
+        if (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock)) break;
         memoi_greedy_rank(&greedy, run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
@@ -2531,7 +2531,7 @@ typedef struct memoi_search {
     memoi_tightness tightness;
     int32_t use_weights;
     int64_t n_nodes, node_stop;
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
@@ -2593,7 +2593,7 @@ enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 /* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
  * frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
-                              const memoi_time_limit* clock) {
+                              const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     int listed;
@@ -3103,7 +3103,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 16 == 0) {
-        if (memoi_time_is_over(search->clock)) search->is_out_of_time = 1;
+        if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
         if (search->answered &&
             __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
@@ -3522,7 +3522,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (memoi_time_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        if (memoi_deadline_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
         memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
         memoi_solution_offer(problem, around.greedy.offsets, best);
     }
@@ -3685,7 +3685,7 @@ MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n
     int64_t n_places = 0, n_spent = 0;
     e->n_looks = 0;
     for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
-        if (n_places % MEMOI_CLOCK == 0 && memoi_time_is_over(&effort->clock)) break;
+        if (n_places % MEMOI_CLOCK == 0 && memoi_deadline_is_over(&effort->clock)) break;
         if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
             e->n_waiting++;
             break;
@@ -3750,12 +3750,12 @@ typedef struct memoi_mip {
     int64_t n_pairs;
     lprec* lp;
     double scale; /* from units to what lp_solve sees */
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
 } memoi_mip;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memoi_time_is_over(((const memoi_mip*)user)->clock);
+    return memoi_deadline_is_over(((const memoi_mip*)user)->clock);
 }
 
 /* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
@@ -3842,7 +3842,7 @@ MEMOI int memoi_mip_stack(const memoi_problem* problem, const memob_keyed* order
     return 1;
 }
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
@@ -3903,7 +3903,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
                                   memoi_solution* best, memo_error* error) {
     (void)problem;
     (void)clock;

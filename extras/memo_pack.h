@@ -502,7 +502,7 @@ MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* 
  * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
  * item. */
 MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
-                            int64_t capacity, const memoi_time_limit* clock, memoi_range* places,
+                            int64_t capacity, const memoi_deadline* clock, memoi_range* places,
                             int64_t* offsets) {
     const memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, i;
@@ -514,7 +514,7 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
     for (int64_t k = 0; k < n; k++) {
         int64_t n_taken = 0;
         const memoi_item* item = &problem->items[i = ranked[k].index];
-        if (k % MEMOI_CLOCK == 0 && clock && memoi_time_is_over(clock)) return n;
+        if (k % MEMOI_CLOCK == 0 && clock && memoi_deadline_is_over(clock)) return n;
         if (offsets[i] >= 0) continue;
         for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
             taken[n_taken] = places[neighbors->list[l]];
@@ -644,14 +644,10 @@ MEMOI void* memoi_team_work(void* search) {
 MEMOI void memoi_team_runs(memoi_team* team) {
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
-    pthread_attr_t attributes;
     char is_started[MEMOI_THREADS] = {0};
-    int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
-    if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
-    for (int64_t k = 1; k < team->n && has_attributes; k++)
-        is_started[k] =
-            pthread_create(&threads[k], &attributes, memoi_team_work, team->searches[k]) == 0;
-    if (has_attributes) pthread_attr_destroy(&attributes);
+    for (int64_t k = 1; k < team->n; k++)
+        is_started[k] = !memob_thread_create(&threads[k], MEMOI_THREAD_STACK_BYTES, memoi_team_work,
+                                             team->searches[k]);
     memoi_team_work(team->searches[0]);
     for (int64_t k = 1; k < team->n; k++) {
         if (is_started[k])
@@ -711,7 +707,7 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
 
 typedef struct memoi_cores {
     const memoi_problem* problem;
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
     memob_arrays arrays;
     char* is_in;          /* the core, of an item */
     int64_t* offsets;     /* of items, -1: not placed */
@@ -723,7 +719,7 @@ typedef struct memoi_cores {
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem, uint64_t seed,
-                             const memoi_time_limit* clock) {
+                             const memoi_deadline* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &cores->arrays;
     memset(cores, 0, sizeof *cores);

@@ -20,7 +20,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE / "headers" if (HERE / "headers").is_dir() else HERE.parent
 FROM_ROOT = ("memo.h", "memo_plan.h", "extras/memo_look.h", "examples/pytorch/snapshot_to_trace.py", "LICENSE",
-             "extras/memo_pack.h")
+             "extras/memo_pack.h", "examples/tools/plan_proof.h", "examples/tools/check_proof.py")
 FROM_HERE = ("pyproject.toml", "build_backend.py", "README.md", "memo_plan/__init__.py", "memo_plan/memo_plan.c")
 
 VERSION = ".".join(re.findall(r"#define MEMO_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", (ROOT / "memo.h").read_text()))
@@ -49,6 +49,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         compile_library(library)
         files = {"memo_plan/__init__.py": (HERE / "memo_plan" / "__init__.py").read_bytes(),
                  "memo_plan/snapshot_to_trace.py": (ROOT / FROM_ROOT[3]).read_bytes(),
+                 "memo_plan/check_proof.py": (ROOT / "examples/tools/check_proof.py").read_bytes(),
                  "memo_plan/libmemo_plan.so": library.read_bytes(),
                  f"{info}/LICENSE": (ROOT / "LICENSE").read_bytes(),
                  f"{info}/METADATA": METADATA.encode(),

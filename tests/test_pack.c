@@ -103,7 +103,7 @@ TEST(cores_meet_brute_force) {
         if (problem.n_items > 0) {
             least = brute_force(plan) / problem.unit_bytes;
             capacity = memob_max(least - memo_test_int(0, 2), 0);
-            const memoi_clock clock = {.deadline = HUGE_VAL};
+            const memoi_deadline clock = {.deadline = HUGE_VAL};
             memoi_solution_begin(&best, &problem, offsets);
             CHECK(memoi_neighbors_list(&problem) == 1);
             CHECK(memoi_cores_create(&cores, &problem, (uint64_t)k, &clock));

@@ -36,7 +36,7 @@ TEST(lowest_offset_is_lowest) {
         int64_t i, rank, n_placed, offsets[80], key[80];
         own_plan* plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
         pose(plan, &problem);
-        const memoi_clock clock = {.deadline = HUGE_VAL};
+        const memoi_deadline clock = {.deadline = HUGE_VAL};
         CHECK(memoi_greedy_create(&greedy, &problem, &clock));
         for (int run = 0; run < (int)MEMOI_N_ORDERS; run++) {
             memoi_greedy_order_items(&problem, (memoi_item_order)run, NULL, greedy.ranked);
@@ -72,7 +72,8 @@ TEST(lowest_offset_is_lowest) {
 TEST(a_deadline_leaves_a_plan) {
     for (int k = 0; k < 16; k++) {
         const int32_t stop = 1;
-        const memoi_clock clock = {.deadline = k % 2 ? HUGE_VAL : 0, .stop = k % 2 ? &stop : NULL};
+        const memoi_deadline clock = {.deadline = k % 2 ? HUGE_VAL : 0,
+                                      .stop = k % 2 ? &stop : NULL};
         memoi_effort effort = effort_of(1000000, 0);
         own_problem problem;
         memoi_greedy greedy;
@@ -106,7 +107,7 @@ TEST(sweeps_keep_queues_dense) {
         }
         pose(plan, &problem);
         own_solution best = new_solution(&problem);
-        const memoi_clock clock = {.deadline = k / 2 * 1e9};
+        const memoi_deadline clock = {.deadline = k / 2 * 1e9};
         CHECK(k < 4 ? !memoi_greedy_solve(&problem, 0, 5, INT64_MAX - 1, &clock, &best, &error)
                     : memoi_sweep_run(&problem, 0.125, best.offsets));
         memoi_plan_store(plan, &problem, &best, "greedy");
@@ -278,7 +279,7 @@ TEST(alignments_leave_holes_in_a_stack) {
         }
         pose(plan, &problem);
         CHECK(memoi_neighbors_list(&problem) == 1);
-        const memoi_clock clock = {.deadline = HUGE_VAL};
+        const memoi_deadline clock = {.deadline = HUGE_VAL};
         CHECK(memoi_search_create(&search, &problem, 0, &clock) == 1);
         for (i = 0; i < n; i++) sum += problem.items[i].size;
         search.capacity = memob_max(sum + memo_test_int(-2, 12), 0);
@@ -372,7 +373,7 @@ static void check_program(const memo_plan* plan) {
     }
     memoi_solution_begin(&best, &problem, offsets);
     memoi_solution_offer(&problem, stacked, &best);
-    const memoi_clock clock = {.deadline = HUGE_VAL};
+    const memoi_deadline clock = {.deadline = HUGE_VAL};
     CHECK_OK(memoi_mip_solve(&problem, &clock, &best, &error));
     CHECK_IS(best.peak, ==, best.bound);
     CHECK_IS(best.peak * problem.unit_bytes, ==, brute_force(plan));

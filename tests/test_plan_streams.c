@@ -775,7 +775,7 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     memoi_solution best;
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t n_nodes = 1000000, offsets[8];
-    const memoi_clock clock = {.deadline = HUGE_VAL};
+    const memoi_deadline clock = {.deadline = HUGE_VAL};
     CHECK_OK(memoi_problem_pose(plan, 0, &problem, &error));
     CHECK(memoi_neighbors_list(&problem) == 1);
     memoi_solution_begin(&best, &problem, offsets);

@@ -37,6 +37,49 @@ proven_plans_have_no_gap() { # test
         grep -q 'gap 0.00% (optimal' "$folder/aligned.svg"
 }
 
+# The proof of a plan convinces a checker that trusts nothing; a larger peak, another moment or a moved buffer do not.
+checker="python3 examples/tools/check_proof.py"
+proofs_are_checked() { # test
+    printf 'id,lower,upper,size,alignment\na,0,5,70,64\nb,2,9,100,64\nc,7,12,30,128\nd,3,4,9,16\n' >"$folder/raw.csv"
+    run 0 "$folder/raw.csv" --proof "$folder/raw.proof" --csv "$folder/raw.out.csv" || return 1
+    [ "$(value proof "$folder/out")" = optimal ] || return 1
+    $checker "$folder/raw.csv" "$folder/raw.proof" "$folder/raw.out.csv" | grep '^proven: ' || return 1
+    peak=$(sed -n 's/^peak //p' "$folder/raw.proof")
+    [ "$peak" = "$(value peak_bytes "$folder/out")" ] || return 1
+    sed "s/^peak .*/peak $((peak + 1))/" "$folder/raw.proof" >"$folder/high.proof"
+    sed 's/^moment [0-9]*/moment 11/' "$folder/raw.proof" >"$folder/late.proof"
+    sed 's/,\([0-9]*\)$/,0/' "$folder/raw.out.csv" >"$folder/moved.csv"
+    for wrong in "high.proof raw.out.csv" "late.proof raw.out.csv" "raw.proof moved.csv"; do
+        $checker "$folder/raw.csv" "$folder/${wrong% *}" "$folder/${wrong#* }" >"$folder/refused"
+        [ $? -eq 1 ] && grep '^not proven: ' "$folder/refused" || { echo "accepted: $wrong"; return 1; }
+    done
+}
+
+# A plan that only an exhausted search proves has no proof in a line, and no file.
+search_proofs_are_not_written() { # test
+    printf 'id,lower,upper,size,alignment\na,0,2,3,4\nb,0,2,3,8\nc,0,2,3,4\nd,0,2,2,8\n' >"$folder/odd.csv"
+    rm -f "$folder/odd.proof"
+    run 0 "$folder/odd.csv" --proof "$folder/odd.proof" || return 1
+    [ "$(value proof "$folder/out")" = optimal ] || return 1
+    [ -e "$folder/odd.proof" ] && { $checker "$folder/odd.csv" "$folder/odd.proof"; return; }
+    grep 'odd.proof: not written; the plan is proven by an exhausted search alone' "$folder/err"
+}
+
+# A signal ends a search that would last a minute, with a valid plan on the terminal and in a file.
+signals_end_planning() { # test
+    awk 'BEGIN { srand(3); print "id,lower,upper,size"
+        for (i = 0; i < 400; i++) { b = int(rand() * 300); print i "," b "," b + 1 + int(rand() * 90) "," 1 + int(rand() * 9999) } }' >"$folder/hard.csv"
+    for signal in INT TERM; do
+        rm -f "$folder/hard.plan"
+        $tool "$folder/hard.csv" --time-limit 600 --plan "$folder/hard.plan" >"$folder/out" 2>"$folder/err" &
+        sleep 1
+        kill -s $signal $! 2>/dev/null
+        wait $! || { echo "exit status $?"; return 1; }
+        [ -n "$(value peak_bytes "$folder/out")" ] && grep -q '^memo plan ' "$folder/hard.plan" || return 1
+        [ "$(value proof "$folder/out")" = optimal ] || grep 'stopped; this is the best plan so far' "$folder/err" || return 1
+    done
+}
+
 # The fields that MemoryViz.js reads of a snapshot: the keys of every event; frees whose two moments follow each other;
 # blocks inside the segment that overlap no live block; no block left at the end, in agreement with the segment.
 snapshot_is_what_the_viewer_reads() {
@@ -239,6 +282,9 @@ public_instances() {
 tests_of tests/test_plan_trace.sh
 test_with python3 "a snapshot is what the viewer reads" snapshot_is_what_the_viewer_reads
 test_with python3 "a snapshot makes the round trip" snapshot_makes_the_round_trip
+test_is proofs_are_checked proofs_are_checked
+test_is search_proofs_are_not_written search_proofs_are_not_written
+test_is signals_end_planning signals_end_planning
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'

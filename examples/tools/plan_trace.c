@@ -15,15 +15,17 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "caching_model.h"
+#include "plan_proof.h"
 #include "tool_files.h"
 #include "trace_layers.h"
 
+#include <signal.h>
 #include <time.h>
 
 /* ---- options --------------------------------------------------------------------------------- */
 
 typedef struct options {
-    const char *file, *csv, *plan, *svg, *json, *pickle; /* NULL: not given */
+    const char *file, *csv, *plan, *proof, *svg, *json, *pickle; /* NULL: not given */
     memo_plan_desc solve;
     int64_t alignment_bytes, seed;
     int64_t n_layers; /* to make from the trace; 0: as it is */
@@ -57,6 +59,9 @@ static void print_help(void) {
         "  --layers N          plans N layers, made from the trace's one, or three or more\n"
         "  --csv OUT           writes a row per buffer: id,lower,upper,size,offset\n"
         "  --plan OUT          writes the plan for memo_plan_read\n"
+        "  --proof OUT         writes why no plan is smaller, for examples/tools/check_proof.py, "
+        "if\n"
+        "                      buffers that live together need the peak\n"
         "  --svg OUT           draws address over time\n"
         "  --json OUT          writes a snapshot for PyTorch's memory viewer "
         "(pytorch.org/memory_viz)\n"
@@ -65,6 +70,8 @@ static void print_help(void) {
         "with\n"
         "                      the memory of --capacity if that is given\n"
         "  --quiet             prints no progress on standard error\n"
+        "\n"
+        "Ctrl-C or SIGTERM end planning with the best plan so far, which is printed and written.\n"
         "\n"
         "Exit status: 0 solved; 1 no plan within the capacity; 2 a mistake in the command line or "
         "the\n"
@@ -136,6 +143,7 @@ static int parse_options(int argc, char** argv, options* o) {
         TOOL_VALUE("--layers", read_above_0, &o->n_layers, "not a whole number from 1"),
         TOOL_OUTPUT("--csv", &o->csv),
         TOOL_OUTPUT("--plan", &o->plan),
+        TOOL_OUTPUT("--proof", &o->proof),
         TOOL_OUTPUT("--svg", &o->svg),
         TOOL_OUTPUT("--json", &o->json),
         TOOL_OUTPUT("--pickle", &o->pickle),
@@ -671,6 +679,37 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
+static int32_t stop; /* planning */
+
+static void ask_to_stop(int number) {
+    (void)number;
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+}
+
+/* The first signal of each kind ends planning, another one the program. */
+static void stop_on_signals(memo_plan_desc* desc) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = ask_to_stop;
+    action.sa_flags = (int)SA_RESETHAND;
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    desc->stop = &stop;
+}
+
+/* Says on standard error why there is no proof to write. */
+static memo_status put_proof(const memo_plan* plan, const char* path, memo_error* error) {
+    int is_found = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (plan->proof == MEMO_PROOF_OPTIMAL) status = write_proof(plan, path, &is_found, error);
+    if (!status && !is_found)
+        fprintf(stderr, "plan_trace: %s: not written; %s\n", path,
+                plan->proof == MEMO_PROOF_OPTIMAL
+                    ? "the plan is proven by an exhausted search alone"
+                    : "the plan is not proven");
+    return status;
+}
+
 int main(int argc, char** argv) {
     options o;
     input in;
@@ -706,10 +745,12 @@ int main(int argc, char** argv) {
     o.solve.trace = in.trace;
     o.solve.log.user = &shown;
     if (!o.is_quiet && isatty(2)) o.solve.log.write = show_progress;
+    stop_on_signals(&o.solve);
     seconds = -memob_now_s();
     capacity_status = memo_plan_solve(in.plan, &o.solve, &error);
     seconds += memob_now_s();
     if (shown.has_shown) fprintf(stderr, "\r%-78s\r", "");
+    if (stop) fprintf(stderr, "plan_trace: stopped; this is the best plan so far\n");
 
     /* A missed capacity still has a plan, which is printed. */
     if (capacity_status == MEMO_STATUS_INFEASIBLE)
@@ -741,6 +782,7 @@ int main(int argc, char** argv) {
     if (!status) status = tool_flush(&error);
     if (!status && o.csv) status = write_csv(&in, o.csv, &error);
     if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
+    if (!status && o.proof) status = put_proof(in.plan, o.proof, &error);
     if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
     if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
     if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);

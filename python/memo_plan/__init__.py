@@ -255,7 +255,7 @@ class Plan:
         write = _LOG(lambda user, text: log(text.decode("utf-8", "replace"))) if log else _LOG()
         desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit,
                      _integer(node_limit, "node_limit"), _integer(seed, "seed"), _integer(threads, "threads", 32), write,
-                     None, self._trace)
+                     None, None, self._trace)
         _call("memo_plan_solve", self._plan, ctypes.byref(desc))
         _call("memo_plan_validate", self._plan)
         return self
@@ -290,6 +290,14 @@ class Plan:
     def write(self, path):
         """Writes the plan for memo_plan_read."""
         _call("memo_plan_write", self._plan, os.fsencode(path))
+
+    def write_proof(self, path):
+        """Writes why no plan is smaller, for memo_plan.check_proof.check(csv, path), which shares no code with the
+        planner.  False, and no file: the plan is not proven, or only by an exhausted search."""
+        found = c_int()
+        if self.is_optimal:
+            _call("memo_python_write_proof", self._plan, os.fsencode(path), ctypes.byref(found))
+        return bool(found.value)
 
     def write_svg(self, path, title="plan"):
         """Draws address over time."""

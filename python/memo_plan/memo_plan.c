@@ -6,6 +6,12 @@
 #include "extras/memo_pack.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
+#include "examples/tools/plan_proof.h"
+
+memo_status memo_python_write_proof(const memo_plan* plan, const char* path, int* is_found, memo_error* error);
+memo_status memo_python_write_proof(const memo_plan* plan, const char* path, int* is_found, memo_error* error) {
+    return write_proof(plan, path, is_found, error);
+}
 
 extern const int64_t memo_python_sizes[];
 const int64_t memo_python_sizes[] = {sizeof(memo_error), sizeof(memo_buffer), sizeof(memo_gap), sizeof(memo_plan),

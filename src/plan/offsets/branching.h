@@ -70,7 +70,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 16 == 0) {
-        if (memoi_time_is_over(search->clock)) search->is_out_of_time = 1;
+        if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
         if (search->answered &&
             __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;

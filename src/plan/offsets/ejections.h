@@ -155,7 +155,7 @@ MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n
     int64_t n_places = 0, n_spent = 0;
     e->n_looks = 0;
     for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
-        if (n_places % MEMOI_CLOCK == 0 && memoi_time_is_over(&effort->clock)) break;
+        if (n_places % MEMOI_CLOCK == 0 && memoi_deadline_is_over(&effort->clock)) break;
         if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
             e->n_waiting++;
             break;

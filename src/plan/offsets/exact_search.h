@@ -139,7 +139,7 @@ typedef struct memoi_search {
     memoi_tightness tightness;
     int32_t use_weights;
     int64_t n_nodes, node_stop;
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
@@ -201,7 +201,7 @@ enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 /* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
  * frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
-                              const memoi_time_limit* clock) {
+                              const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     int listed;

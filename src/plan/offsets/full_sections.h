@@ -182,7 +182,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (memoi_time_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        if (memoi_deadline_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
         memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
         memoi_solution_offer(problem, around.greedy.offsets, best);
     }

@@ -79,7 +79,7 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -95,7 +95,7 @@ typedef struct memoi_greedy {
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem,
-                              const memoi_time_limit* clock) {
+                              const memoi_deadline* clock) {
     int64_t n = problem->n_items;
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
@@ -113,7 +113,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 /* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
 MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
     const double now = memob_now_s(), n = (double)greedy->problem->n_items;
-    return memoi_time_is_over(greedy->clock) ||
+    return memoi_deadline_is_over(greedy->clock) ||
            (n_placed >= MEMOI_GREEDY_PACE &&
             begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }

@@ -22,7 +22,7 @@ MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
 MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
     for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memoi_time_is_over(greedy->clock))) break;
+        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
         if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
         memoi_solution_offer(greedy->problem, greedy->offsets, best);
     }
@@ -33,14 +33,14 @@ MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_s
  * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
  * with sweeps.  A run is given up as soon as it would last too long. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
-                                     int64_t target, const memoi_time_limit* clock,
+                                     int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
         ok = memoi_greedy_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        if (MEMOI_WITHOUT(orders) || memoi_time_is_over(clock)) break;
+        if (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock)) break;
         memoi_greedy_rank(&greedy, run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }

@@ -20,12 +20,12 @@ typedef struct memoi_mip {
     int64_t n_pairs;
     lprec* lp;
     double scale; /* from units to what lp_solve sees */
-    const memoi_time_limit* clock;
+    const memoi_deadline* clock;
 } memoi_mip;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memoi_time_is_over(((const memoi_mip*)user)->clock);
+    return memoi_deadline_is_over(((const memoi_mip*)user)->clock);
 }
 
 /* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
@@ -112,7 +112,7 @@ MEMOI int memoi_mip_stack(const memoi_problem* problem, const memob_keyed* order
     return 1;
 }
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
@@ -173,7 +173,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_time_limit* clock,
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
                                   memoi_solution* best, memo_error* error) {
     (void)problem;
     (void)clock;

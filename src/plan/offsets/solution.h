@@ -44,19 +44,19 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 }
 
 /* When planning ends. */
-typedef struct memoi_time_limit {
+typedef struct memoi_deadline {
     double deadline;
     const int32_t* stop; /* of the caller; NULL: none */
-} memoi_time_limit;
+} memoi_deadline;
 
-MEMOI int memoi_time_is_over(const memoi_time_limit* clock) {
+MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
     return memob_now_s() > clock->deadline ||
            (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
 }
 
 /* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
 typedef struct memoi_effort {
-    memoi_time_limit clock;
+    memoi_deadline clock;
     int64_t nodes_left; /* of each thread */
     int64_t n_nodes;    /* spent */
     int64_t n_before;   /* spent before, by those who gave this share */
@@ -72,7 +72,7 @@ MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
 }
 
 MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
-    return effort->nodes_left <= 0 || memoi_time_is_over(&effort->clock);
+    return effort->nodes_left <= 0 || memoi_deadline_is_over(&effort->clock);
 }
 
 /* So many nodes of the effort; the caller spends those that are used. */
