@@ -4343,6 +4343,7 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     int64_t at = 0;
     arena->slots = MEMOB_ARRAY(&arena->arrays, memoi_slot, plan->n_buffers);
     if (!arena->slots) return memob_no_memory(error, "an arena");
+
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         slot->size_bytes = plan->buffers[i].size_bytes;
@@ -4357,6 +4358,7 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
             status = memob_probe_sweep(&arena->probe, r->begin, r->room_bytes, 1, NULL, error);
             if (status) return status;
         }
+
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
@@ -4430,6 +4432,8 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     return MEMO_STATUS_OK;
 }
 
+/* With a plan the arena has memory, slots and, if the plan buys waits, events.  What is made of an
+ * arena that fails is given back by memo_arena_destroy. */
 memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, memo_error* error) {
     memo_arena* made;
     memo_status status = memoi_arena_check(desc, error);
@@ -4437,6 +4441,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     if (status) return status;
     made = (memo_arena*)memob_calloc(1, sizeof(memo_arena));
     if (!made) return memob_no_memory(error, "an arena");
+
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
@@ -4445,6 +4450,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->n_buffers = desc->plan ? desc->plan->n_buffers : 0;
     made->is_checked = desc->is_checked && (desc->plan || desc->device);
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
+
     if (made->is_checked)
         status = memob_probe_create(&made->probe, desc->device, "memo_arena_desc.device",
                                     desc->streams, desc->n_streams, error);
@@ -4459,6 +4465,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
         if (!status && made->plan->n_waits > 0)
             status = memoi_arena_buy(made, desc->streams, error);
     }
+
     if (status)
         memo_arena_destroy(made);
     else
@@ -7012,6 +7019,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = 0;
     m->n_ranges = 0;
+
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
         const int32_t t = slot - 1;
         if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);

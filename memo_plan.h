@@ -894,10 +894,10 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.  They are read and
- * written where they lie, without room on the device.  Waits for the compute stream and for all
- * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
- * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
+ * They are read and written where they lie, without room on the device.  Waits for the compute
+ * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
+ * state.  Between micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
  * the device's. */
 MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
@@ -5367,7 +5367,8 @@ MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  With streamed states another step comes before, so that the device has what its update
- * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the same time. */
+ * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
+ * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
@@ -9330,6 +9331,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return 0;
+
+    /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
@@ -9344,6 +9347,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (memoi_session_moves(s) && has_tensors)
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
+
+    /* What runs before the layer. */
     if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);

@@ -778,8 +778,8 @@ typedef struct memo_ulysses_heads {
  * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
  * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
  * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
- * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any of
- * these waits is removed:
+ * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any
+ * of these waits is removed:
  *
  *   an exchange  waits for  the start (the first one), so that k and v are complete, or are back
  *                           from swap; the latest step whose keys lay in the room that it fills; in
@@ -1663,8 +1663,8 @@ MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* se
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
 /* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
- * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and
- * v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded
+ * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
+ * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded
  * up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which
  * sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the same.  Errors:
  * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */

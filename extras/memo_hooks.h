@@ -109,8 +109,8 @@ MEMO_API void memo_hooks_get_stats(const memo_hooks* hooks, memo_hooks_stats* st
 
 #ifdef MEMO_PLAN_H /* include memo_plan.h before */
 /* Plans the arena and the hooks of a trainer together: plan->peak_bytes and the places of the hooks
- * take at most device_bytes, and as many tensors as possible stay KEPT.  Replaces desc.device_bytes.
- * Hooks with a plan make a new plan.
+ * take at most device_bytes, and as many tensors as possible stay KEPT.  Replaces
+ * desc.device_bytes.  Hooks with a plan make a new plan.
  *
  * step requests persistent buffers from the arena, then runs a micro-batch: memo_arena_begin and
  * memo_hooks_begin, requests, packs and unpacks of a training step, memo_hooks_end and
@@ -582,6 +582,7 @@ MEMOI memo_status memoi_hooks_move(memo_hooks* h, memoi_hooks_tensor* t, char* a
                                             : memoi_hooks_poison(h, address, t->size_bytes, error);
 }
 
+/* The tensor of a plan is the next one of its layer; else it is recorded. */
 MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error) {
     const int is_in_layer = h->layer >= 0 && !h->is_backward;
@@ -663,6 +664,7 @@ MEMOI memo_status memoi_hooks_record(memo_hooks* h, const int64_t* tokens, int64
     return MEMO_STATUS_OK;
 }
 
+/* Layers turn before the addresses are given, so that all tensors of an operator are there. */
 MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int64_t n,
                                        void** addresses, memo_error* error) {
     memoi_hooks_tensor* t = NULL;
@@ -810,8 +812,8 @@ memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena,
             high = budget - 1;
     }
 
-    /* A plan takes more than the live bytes: the bytes that it lacks are not kept.  At last all move,
-     * or what took least. */
+    /* A plan takes more than the live bytes: the bytes that it lacks are not kept.  At last all
+     * move, or what took least. */
     least_bytes = INT64_MAX;
     for (int round = 0; round < N_ROUNDS && !status; round++) {
         memo_plan_destroy(*plan);

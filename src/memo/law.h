@@ -639,6 +639,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = 0;
     m->n_ranges = 0;
+
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
         const int32_t t = slot - 1;
         if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);

@@ -369,7 +369,8 @@ MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  With streamed states another step comes before, so that the device has what its update
- * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the same time. */
+ * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
+ * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,

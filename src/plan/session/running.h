@@ -628,6 +628,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return 0;
+
+    /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
@@ -642,6 +644,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (memoi_session_moves(s) && has_tensors)
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
+
+    /* What runs before the layer. */
     if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);

@@ -24,8 +24,8 @@
  * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
  * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
  * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
- * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any of
- * these waits is removed:
+ * each other, unless a pool is full (bench/sp makespan).  memo_schedule_check finds a race if any
+ * of these waits is removed:
  *
  *   an exchange  waits for  the start (the first one), so that k and v are complete, or are back
  *                           from swap; the latest step whose keys lay in the room that it fills; in
