@@ -58,9 +58,10 @@ MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t
 
 /* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
  * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
- * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded
- * up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which
- * sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the same.  Errors:
+ * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
+ * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
+ * attend_backward, which sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the
+ * same.  Errors:
  * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,
