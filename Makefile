@@ -320,10 +320,12 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 
 # ---- other checks ----
 
+# The parser of options computes little, and the trainer beside it takes a minute to optimize.
+build/fuzz/fuzz_options: private OPTIMIZE_FUZZ = -O0
 build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+	$(Q)clang -std=c99 -g1 $(or $(OPTIMIZE_FUZZ),-O1) -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ -lm
 
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.

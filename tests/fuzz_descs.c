@@ -270,6 +270,7 @@ static void fuzz_host_device(fuzz_bytes* in) {
 }
 
 static void fuzz_plan_desc(fuzz_bytes* in) {
+    static const int32_t stop = 1;
     memo_plan* plan = NULL;
     memo_plan_desc desc;
     FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &fuzz_error) == MEMO_STATUS_OK);
@@ -285,9 +286,10 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
             plan->buffers[i].size_bytes = size;
         }
     }
-    FUZZ_FILL(in, desc, 88, &desc.log.write, &desc.log.user, &desc.trace, &desc.offers);
+    FUZZ_FILL(in, desc, 96, &desc.log.write, &desc.log.user, &desc.stop, &desc.trace, &desc.offers);
     if (desc.n_offers > 0) desc.n_offers = 0;
     if (desc.n_threads > 2) desc.n_threads = 65;
+    if (fuzz_pick(in, 4) == 3) desc.stop = &stop; /* whoever stops gets a valid plan, too */
     if (!fuzz_is_refused(memo_plan_prepare(plan, &fuzz_error)) &&
         !fuzz_is_refused(memo_plan_solve(plan, &desc, &fuzz_error)))
         FUZZ_CHECK(memo_plan_validate(plan, &fuzz_error) == MEMO_STATUS_OK);
