@@ -1,10 +1,11 @@
 /* bench/states.c - measures the time that streamed states cost.  In a chain of layers, computation
  * sleeps and copies are throttled, so that overlap can be measured on any machine with two cores.
  *
- *   cc -O2 -I. bench/states.c -lpthread -lm && ./a.out [REPETITIONS]
+ *   cc -O2 -I. bench/states.c -lpthread -lm && ./a.out [REPETITIONS] [MICRO-BATCHES]
  *
  * A copy of a layer's weights takes from a quarter to all of the time of the layer's forward.  For
- * each rate and each place of the update, the bench plans with measured times: once all states stay
+ * each rate and each place of the update, the bench plans steps of so many micro-batches (1) with
+ * measured times: once all states stay
  * on the device, and once the budget is the least that works.  It prints both steps (medians of
  * alternating runs), their ratio beside the planned one, and how far the planned step is off: at
  * most 3 % on a quiet machine.  Where the planned ratio says that copies hide, the measured one
@@ -25,6 +26,8 @@
 #define UPDATE_S        0.004
 #define UPDATE_HOST_S   0.006
 #define REPETITIONS_MAX 51
+
+static int32_t n_micro_batches; /* of a step */
 
 static const memo_tensor activation = {"activation", 64, MEMO_TENSOR_KEPT, 0};
 static const memo_state states[] = {{"weights", STATE_BYTES, MEMO_STATE_WEIGHTS, 0},
@@ -75,6 +78,7 @@ static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on
     desc.policy = MEMO_POLICY_KEEP;
     desc.states = states;
     desc.n_states = 3;
+    desc.micro_batches = n_micro_batches;
     desc.user = c;
     desc.forward = forward;
     desc.backward = backward;
@@ -86,7 +90,11 @@ static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on
 }
 
 static void run_step(memo_session* session, int is_fused) {
-    check(memo_session_run(session, NULL, &error));
+    for (int32_t i = 0; i < n_micro_batches; i++) {
+        memo_batch batch = {0};
+        batch.more_follow = i < n_micro_batches - 1;
+        check(memo_session_run(session, &batch, &error));
+    }
     if (!is_fused) check(memo_session_update(session, &error));
 }
 
@@ -148,14 +156,16 @@ int main(int argc, char** argv) {
     static const double copies[] = {0.25, 0.5, 0.75, 1};
     bench_help(argc, argv, "[REPETITIONS]");
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
+    n_micro_batches = (int32_t)bench_number(argc, argv, 2, 1, 1, 64);
 
     printf(
         "States, host device: %d layers, forward %.0f ms, backward %.0f ms, update %.0f ms, on the "
-        "host %.0f ms;\nmedians of %d runs of %d steps.  copy: time of copying a layer's weights "
+        "host %.0f ms;\n%d micro-batches a step; medians of %d runs of %d steps.  copy: time of "
+        "copying a layer's weights "
         "or gradients / forward time; moments\ntake twice as long.  stays: on the device; "
         "streams: with the least device memory\n\n",
         N_LAYERS, FORWARD_S * 1e3, BACKWARD_S * 1e3, UPDATE_S * 1e3, UPDATE_HOST_S * 1e3,
-        repetitions, N_STEPS);
+        (int)n_micro_batches, repetitions, N_STEPS);
     printf("%-20s | %28s | %28s | %13s\n%-14s %5s", "", "stays, ms", "streams, ms", "ratio",
            "update", "copy");
     for (size_t i = 0; i < 2; i++) printf(" | %9s %9s %8s", "planned", "measured", "off");

@@ -967,6 +967,45 @@ TEST(given_rows_are_used) {
 }
 
 /* Every policy has a plan with its bytes and times, whether it fits or not, without a device. */
+/* A table in whose order a file cannot give layers back keeps all of its rows on the host; whatever
+ * fits opens and runs. */
+TEST(tables_with_a_file_open_or_do_not_fit) {
+    int n_opened = 0, n_spilled = 0, n_lacking = 0;
+    for (int i = 0; i < 60; i++) {
+        int64_t rows[8 * 4];
+        model m;
+        tight_model(&m);
+        for (int32_t k = 0; k < 8 * 4; k++)
+            rows[k] = memo_test_int(0, 1) ? MEMO_ROWS_KEPT
+                      : k % 4 == 1        ? 8 * memo_test_int(0, 8)
+                      : k % 4 == 0        ? 64
+                                          : 64 * memo_test_int(0, 1);
+        for (int32_t k = 0; k < 8; k++) rows[4 * k + 3] = rows[4 * k + 2]; /* with attention */
+        m.desc.policy = MEMO_POLICY_ROWS;
+        m.desc.rows = rows;
+        m.desc.device_bytes = 0;
+        own_step_plan* all = step_plan_of(&m.desc, NULL);
+        m.desc.spill_directory = memo_test_folder();
+        m.desc.host_bytes = all->host_bytes / 2 + 12288;
+        own_step_plan* plan = step_plan_of(&m.desc, NULL);
+        if (!plan) continue; /* an error, which has failed the test */
+        n_lacking += !plan->fits;
+        if (!plan->fits) CHECK(strstr(plan->shortage, "host_bytes"));
+        if (!plan->fits) continue;
+        n_spilled += plan->sizes.n_spilled_layers > 0;
+        open_device(&m, 1 << 20, m.desc.host_bytes);
+        memo_session* s = NULL;
+        CHECK_CASE(memo_session_open(&m.desc, plan, &s, &error) == MEMO_STATUS_OK, "table %d: %s",
+                   i, error.message);
+        if (s) CHECK_OK(memo_session_run(s, NULL, &error));
+        n_opened += s != NULL;
+        memo_session_destroy(s);
+        close_device(&m);
+    }
+    CHECK_CASE(n_opened > 20 && n_spilled > 5 && n_lacking > 5, "%d, %d, %d", n_opened, n_spilled,
+               n_lacking);
+}
+
 TEST(policies_are_compared_without_a_device) {
     memo_step_plan* plan = NULL;
     memo_profile profile;
