@@ -1114,8 +1114,8 @@ typedef struct memo_loss_desc {
     memo_stream stream;
     memo_comm* tensor; /* NULL: a single rank has the whole vocabulary */
     int64_t vocabulary;
-    memo_type type;          /* of logits: F32, BF16, F16 */
-    float softcap, z_weight; /* memo_cross_entropy_desc; 0: none */
+    memo_type type; /* of logits: F32, BF16, F16 */
+    float softcap;  /* memo_cross_entropy_desc; 0: none */
     /* 0: as many as 64 MiB hold of logits, or of the parts that ranks exchange; at least 1. */
     int64_t tile_rows;
     memo_loss_functions functions;
@@ -1420,11 +1420,11 @@ typedef struct memo_pack_desc {
  *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += the number of labels
  *                   below the vocabulary, sums[2] += the number of labels at or beyond it
  *
- * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
- * the label] and w = z_weight:
+ * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE) and y = [the column
+ * is the label]:
  *
- *   loss     = LSE - z[label] + w LSE^2
- *   d_logits = scale (p - y + 2 w LSE p) (1 - (z / softcap)^2)
+ *   loss     = LSE - z[label]
+ *   d_logits = scale (p - y) (1 - (z / softcap)^2)
  *
  * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
  * losses keep their precision with large logits and confident labels.  A row without label (label <
@@ -1445,8 +1445,7 @@ typedef struct memo_cross_entropy_desc {
     int32_t n_parts;       /* 0: 1 */
     int32_t part;          /* the part that softmax_parts writes */
     float scale;
-    float softcap;  /* 0: none */
-    float z_weight; /* of LSE^2; 0: none */
+    float softcap; /* 0: none */
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
     int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
@@ -2164,7 +2163,7 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
                                                    int64_t row) {
     memo_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
-    float label = -INFINITY, others, of_label, sum, lse, z_factor;
+    float label = -INFINITY, others, sum;
     for (int32_t p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
         const memo_softmax_sum next = {part[0], part[1]};
@@ -2175,14 +2174,10 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
     r.max = label > all.max ? label : all.max;
     others = memoi_softmax_scaled(all, r.max);
-    of_label = expf(label - r.max);
-    sum = others + of_label;
-    lse = r.max + logf(sum);
+    sum = others + expf(label - r.max);
     r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
-    z_factor = 2 * entropy->z_weight * lse;
-    r.factor = (1 + z_factor) / sum;
-    r.of_label = (z_factor * of_label - others) / sum;
-    if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
+    r.factor = 1 / sum;
+    r.of_label = -others / sum;
     return r;
 }
 MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
@@ -2412,14 +2407,6 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
 MEMOI memo_status memoi_is_missing(const char* desc, const char* field, memo_error* error) {
     return MEMOB_INVALID(error, "%s.%s: NULL; it is required", desc, field);
 }
-/* The numbers of the rule of memo_cross_entropy_desc. */
-MEMOI memo_status memoi_check_loss_rule(const char* desc, float softcap, float z_weight,
-                                        memo_error* error) {
-    if (memob_check_real(desc, "softcap", (double)softcap, 0, 3e38, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memob_check_real(desc, "z_weight", (double)z_weight, 0, 3e38, error);
-}
-
 typedef struct memoi_type {
     int64_t n_bytes;
     const char* name;
@@ -2868,7 +2855,8 @@ MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, vo
         !MEMOI_ROW_IS_IN(vocabulary, x->n_parts > 1, most) ||
         !MEMOI_ROW_IS_IN(n_rows, 0, most / (4 * n_numbers) / x->n_parts))
         return;
-    arrays->status = memoi_check_loss_rule(arrays->desc, x->softcap, x->z_weight, arrays->error);
+    arrays->status =
+        memob_check_real(arrays->desc, "softcap", (double)x->softcap, 0, 3e38, arrays->error);
     if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
 
     /* What each of the three kernels reads and writes. */
@@ -6320,6 +6308,7 @@ struct memo_exchange {
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
     int32_t ends_runs;          /* runs end at the last token */
+    int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
@@ -6775,7 +6764,12 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
-        for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
+        for (s = 0; s < n; s++) {
+            memoi_exchange_make_step(plan, s, part);
+            plan->computes |= memoi_exchange_step_of(plan, s, part)->n_q_rows &&
+                              memoi_exchange_step_of(plan, s, part)->n_k_rows;
+            plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
+        }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     plan->arrays.failed |= scratch.failed;
     memob_arrays_free(&scratch);
@@ -8236,10 +8230,14 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
-    int32_t n_groups = walk->shape->n_groups;
+    const memo_exchange* plan = walk->ring.plan;
+    const int32_t n_groups = walk->shape->n_groups;
+    /* A rank without queries uses what arrives only if it sends keys on. */
+    const int uses_heads =
+        plan->computes || (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
-        if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+        if (n_groups > 1 && walk->groups[g % 2].heads.n_q && uses_heads)
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
@@ -8944,7 +8942,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     memset(sizes, 0, sizeof *sizes);
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
-        memoi_check_loss_rule(name, desc->softcap, desc->z_weight, error) ||
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
         memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
                              error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8991,18 +8989,16 @@ MEMOI_TARGET_OBJECT(loss, "a loss in tiles")
 /* What tensor ranks must agree on. */
 static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
-    "memo_loss_desc: vocabulary, type, tile_rows, softcap or z_weight",
-    "memo_loss_tensors: n_rows or scale"};
+    "memo_loss_desc: vocabulary, type, tile_rows or softcap", "memo_loss_tensors: n_rows or scale"};
 
 MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    const float rule[] = {d->softcap, d->z_weight};
     memo_label label = MEMO_ZERO(memo_label);
     label.fields = memoi_loss_fields;
     memoi_label_add(&label, 0, "loss", 4);
     memoi_label_add(&label, 1, sizes, sizeof sizes);
-    memoi_label_add(&label, 1, rule, sizeof rule);
+    memoi_label_add(&label, 1, &d->softcap, sizeof d->softcap);
     memoi_label_add_number(&label, 2, tensors->n_rows);
     memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
     return label;
@@ -9027,7 +9023,6 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.part = tensor ? tensor->rank : 0;
     entropy.scale = tensors->scale;
     entropy.softcap = loss->desc.softcap;
-    entropy.z_weight = loss->desc.z_weight;
     entropy.vocabulary = loss->desc.vocabulary;
     entropy.n_rows = tile->n_rows;
     entropy.n_columns = tile->n_columns;

@@ -370,10 +370,9 @@ static void fuzz_attention(fuzz_bytes* in) {
 static void fuzz_loss(fuzz_bytes* in) {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    FUZZ_FILL(in, desc, 88, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
+    FUZZ_FILL(in, desc, 80, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
     memset(&desc.functions, 0, sizeof desc.functions);
     desc.softcap = fuzz_float(in);
-    desc.z_weight = fuzz_float(in);
     if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
 }

@@ -281,7 +281,7 @@ static memo_status no_product(MEMO_UNUSED void* context, MEMO_UNUSED const memo_
 
 /* The last rank has another desc, or another scale; then none has. */
 TEST(a_loss_that_differs_fails_on_all_ranks) {
-    static const char* const expected[] = {"softcap or z_weight on", "n_rows or scale on", NULL};
+    static const char* const expected[] = {"tile_rows or softcap on", "n_rows or scale on", NULL};
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
     for (int way = 0; way < 3; way++) {
         memo_loss* loss = NULL;
@@ -294,7 +294,7 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
                                .stream = rank.streams[0],
                                .tensor = rank.comm,
                                .vocabulary = 16,
-                               .z_weight = way == 0 && is_last ? 1.0f : 0.0f};
+                               .softcap = way == 0 && is_last ? 1.0f : 0.0f};
         desc.tile_rows = 2; /* three tiles */
         char* memory = (char*)CASE_MALLOC(1 << 16);
         desc.device_memory = memory + (512 - (uintptr_t)memory % 512) % 512;

@@ -15,14 +15,13 @@ static double half_unit(memo_type type) {
 
 /* The rule of a loss, 0: none. */
 typedef struct rule {
-    double softcap, z_weight;
+    double softcap;
 } rule;
-static const rule plain = {0, 0};
+static const rule plain = {0};
 
 static rule random_rule(void) {
     rule r = plain;
     if (memo_test_int(0, 2) == 0) r.softcap = (float)(1 + 30 * memo_test_real());
-    if (memo_test_int(0, 2) == 0) r.z_weight = (float)(0.1 * memo_test_real());
     return r;
 }
 
@@ -47,11 +46,10 @@ static double row_loss(const rule* r, const double* logits, int64_t n, int64_t l
         z = capped(r, logits[i]);
         double p = exp(z - max) / sum;
         double d = i == label ? -others / sum : p;
-        d += 2 * r->z_weight * lse * p;
         gradient[i] = r->softcap > 0 ? d / pow(cosh(logits[i] / r->softcap), 2) : d;
     }
     z = capped(r, logits[label]);
-    return (z == max ? log1p(others) : lse - z) + r->z_weight * lse * lse;
+    return z == max ? log1p(others) : lse - z;
 }
 
 /* The reference's own gradient. */
@@ -119,8 +117,7 @@ TEST(kernels_match_the_reference) {
                                                 .part = p,
                                                 .scale = scale,
                                                 .vocabulary = n,
-                                                .softcap = (float)r.softcap,
-                                                .z_weight = (float)r.z_weight};
+                                                .softcap = (float)r.softcap};
             desc[p].stride = desc[p].n_columns + memo_test_int(0, 8);
         }
         for (row = 0; row < n_rows; row++)
@@ -164,8 +161,7 @@ TEST(kernels_match_the_reference) {
                     double e = expected[row][borders[p] + i] * (double)scale;
                     CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
                                                   6e-8 /* of the least f16 */ +
-                                                  5e-6 * (1 + spread / 4) * (double)scale *
-                                                      (1 + 2 * r.z_weight * spread),
+                                                  5e-6 * (1 + spread / 4) * (double)scale,
                                "gradient %g, not %g", d, e);
                 }
         }
@@ -316,7 +312,6 @@ TEST(descs_that_are_refused) {
     WITH(desc.part, 2, refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "part"));
     refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "vocabulary");
     desc.vocabulary = 2;
-    WITH(desc.z_weight, -1, refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "z_weight"));
     WITH(desc.softcap, (float)memo_test_nan(), refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "softcap"));
     desc.sums = (double*)(void*)((char*)x + 4);
     if ((uintptr_t)desc.sums % 8) refuses(MEMO_ROW_LOSS_SUMS, &desc, "sums");
@@ -406,7 +401,6 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
                            .type = c->type,
                            .tile_rows = c->tile_rows,
                            .softcap = (float)c->rule.softcap,
-                           .z_weight = (float)c->rule.z_weight,
                            .functions.context = &p,
                            .functions.logits = give_logits,
                            .functions.gradients = take_gradients};

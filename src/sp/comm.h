@@ -18,14 +18,6 @@
 MEMOI memo_status memoi_is_missing(const char* desc, const char* field, memo_error* error) {
     return MEMOB_INVALID(error, "%s.%s: NULL; it is required", desc, field);
 }
-/* The numbers of the rule of memo_cross_entropy_desc. */
-MEMOI memo_status memoi_check_loss_rule(const char* desc, float softcap, float z_weight,
-                                        memo_error* error) {
-    if (memob_check_real(desc, "softcap", (double)softcap, 0, 3e38, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memob_check_real(desc, "z_weight", (double)z_weight, 0, 3e38, error);
-}
-
 typedef struct memoi_type {
     int64_t n_bytes;
     const char* name;

@@ -36,7 +36,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     memset(sizes, 0, sizeof *sizes);
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
-        memoi_check_loss_rule(name, desc->softcap, desc->z_weight, error) ||
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
         memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
                              error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -83,18 +83,16 @@ MEMOI_TARGET_OBJECT(loss, "a loss in tiles")
 /* What tensor ranks must agree on. */
 static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
-    "memo_loss_desc: vocabulary, type, tile_rows, softcap or z_weight",
-    "memo_loss_tensors: n_rows or scale"};
+    "memo_loss_desc: vocabulary, type, tile_rows or softcap", "memo_loss_tensors: n_rows or scale"};
 
 MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    const float rule[] = {d->softcap, d->z_weight};
     memo_label label = MEMO_ZERO(memo_label);
     label.fields = memoi_loss_fields;
     memoi_label_add(&label, 0, "loss", 4);
     memoi_label_add(&label, 1, sizes, sizeof sizes);
-    memoi_label_add(&label, 1, rule, sizeof rule);
+    memoi_label_add(&label, 1, &d->softcap, sizeof d->softcap);
     memoi_label_add_number(&label, 2, tensors->n_rows);
     memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
     return label;
@@ -119,7 +117,6 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.part = tensor ? tensor->rank : 0;
     entropy.scale = tensors->scale;
     entropy.softcap = loss->desc.softcap;
-    entropy.z_weight = loss->desc.z_weight;
     entropy.vocabulary = loss->desc.vocabulary;
     entropy.n_rows = tile->n_rows;
     entropy.n_columns = tile->n_columns;

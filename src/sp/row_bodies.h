@@ -473,7 +473,7 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
                                                    int64_t row) {
     memo_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
-    float label = -INFINITY, others, of_label, sum, lse, z_factor;
+    float label = -INFINITY, others, sum;
     for (int32_t p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
         const memo_softmax_sum next = {part[0], part[1]};
@@ -484,14 +484,10 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
     r.max = label > all.max ? label : all.max;
     others = memoi_softmax_scaled(all, r.max);
-    of_label = expf(label - r.max);
-    sum = others + of_label;
-    lse = r.max + logf(sum);
+    sum = others + expf(label - r.max);
     r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
-    z_factor = 2 * entropy->z_weight * lse;
-    r.factor = (1 + z_factor) / sum;
-    r.of_label = (z_factor * of_label - others) / sum;
-    if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
+    r.factor = 1 / sum;
+    r.of_label = -others / sum;
     return r;
 }
 MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,

@@ -194,7 +194,8 @@ MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, vo
         !MEMOI_ROW_IS_IN(vocabulary, x->n_parts > 1, most) ||
         !MEMOI_ROW_IS_IN(n_rows, 0, most / (4 * n_numbers) / x->n_parts))
         return;
-    arrays->status = memoi_check_loss_rule(arrays->desc, x->softcap, x->z_weight, arrays->error);
+    arrays->status =
+        memob_check_real(arrays->desc, "softcap", (double)x->softcap, 0, 3e38, arrays->error);
     if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
 
     /* What each of the three kernels reads and writes. */

@@ -477,7 +477,6 @@ TEST(finds_losses_as_on_the_host) {
         entropy.first_column = entropy.part * entropy.n_columns;
         entropy.vocabulary = entropy.n_parts * entropy.n_columns;
         entropy.softcap = memo_test_int(0, 1) ? (float)memo_test_int(1, 30) : 0;
-        entropy.z_weight = memo_test_int(0, 1) ? 0.01f : 0;
         entropy.scale = (float)memo_test_real();
         entropy.labels = labels;
         entropy.sums = (double*)(void*)(s.host + 2048);

@@ -39,8 +39,8 @@ typedef struct memo_loss_desc {
     memo_stream stream;
     memo_comm* tensor; /* NULL: a single rank has the whole vocabulary */
     int64_t vocabulary;
-    memo_type type;          /* of logits: F32, BF16, F16 */
-    float softcap, z_weight; /* memo_cross_entropy_desc; 0: none */
+    memo_type type; /* of logits: F32, BF16, F16 */
+    float softcap;  /* memo_cross_entropy_desc; 0: none */
     /* 0: as many as 64 MiB hold of logits, or of the parts that ranks exchange; at least 1. */
     int64_t tile_rows;
     memo_loss_functions functions;

@@ -142,11 +142,11 @@ typedef struct memo_pack_desc {
  *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += the number of labels
  *                   below the vocabulary, sums[2] += the number of labels at or beyond it
  *
- * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
- * the label] and w = z_weight:
+ * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE) and y = [the column
+ * is the label]:
  *
- *   loss     = LSE - z[label] + w LSE^2
- *   d_logits = scale (p - y + 2 w LSE p) (1 - (z / softcap)^2)
+ *   loss     = LSE - z[label]
+ *   d_logits = scale (p - y) (1 - (z / softcap)^2)
  *
  * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
  * losses keep their precision with large logits and confident labels.  A row without label (label <
@@ -167,8 +167,7 @@ typedef struct memo_cross_entropy_desc {
     int32_t n_parts;       /* 0: 1 */
     int32_t part;          /* the part that softmax_parts writes */
     float scale;
-    float softcap;  /* 0: none */
-    float z_weight; /* of LSE^2; 0: none */
+    float softcap; /* 0: none */
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
     int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */

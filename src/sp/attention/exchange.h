@@ -63,6 +63,7 @@ struct memo_exchange {
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
     int32_t ends_runs;          /* runs end at the last token */
+    int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
@@ -518,7 +519,12 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
-        for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
+        for (s = 0; s < n; s++) {
+            memoi_exchange_make_step(plan, s, part);
+            plan->computes |= memoi_exchange_step_of(plan, s, part)->n_q_rows &&
+                              memoi_exchange_step_of(plan, s, part)->n_k_rows;
+            plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
+        }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     plan->arrays.failed |= scratch.failed;
     memob_arrays_free(&scratch);

@@ -874,10 +874,14 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
-    int32_t n_groups = walk->shape->n_groups;
+    const memo_exchange* plan = walk->ring.plan;
+    const int32_t n_groups = walk->shape->n_groups;
+    /* A rank without queries uses what arrives only if it sends keys on. */
+    const int uses_heads =
+        plan->computes || (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
-        if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+        if (n_groups > 1 && walk->groups[g % 2].heads.n_q && uses_heads)
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
