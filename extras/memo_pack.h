@@ -1363,6 +1363,8 @@ enum {
     MEMOI_MARKET_STEPS = 10,   /* of an exchange, for each buffer */
     MEMOI_MARKET_ROUNDS = 24,  /* exchanges without gain */
     MEMOI_MARKET_MOVED = 12,   /* buffers that exchange places in a step, at most */
+    MEMOI_MARKET_TRIED = 12,   /* offers of which all sets are tried */
+    MEMOI_MARKET_NODES = 5000, /* for each of these sets */
     MEMOI_MARKET_PRICED = 4000 /* buffers; pairs of a larger plan have no prices */
 };
 #define MEMOI_MARKET_NEVER   6.9e10             /* beyond all that a buffer can pay */
@@ -1586,6 +1588,54 @@ MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
     return status;
 }
 
+/* Gives the plan all offers.  Without a trace, streams mean nothing, so any two that differ will do.
+ * An error names the offer. */
+MEMOI memo_status memoi_market_check(memoi_market* m, const memo_plan_desc* desc,
+                                     memo_error* error) {
+    static const char waits[] = "plan.waits";
+    memo_error reason;
+    memo_status status;
+    for (int64_t i = 0; i < m->n; i++) {
+        m->chosen[i] = desc->offers[i];
+        if (!desc->trace) m->chosen[i].from = 0;
+        if (!desc->trace) m->chosen[i].to = 1;
+    }
+    status = memob_plan_set_waits(m->plan, desc->trace, m->chosen, m->n, &reason);
+    if (!status) return status;
+    if (strncmp(reason.message, waits, sizeof waits - 1))
+        return memo_error_set(error, status, "%s", reason.message);
+    return memo_error_set(error, status, "memo_plan_desc.offers%s",
+                          reason.message + sizeof waits - 1);
+}
+
+/* With few offers, tries the sets that cost less than the bought set, the cheapest first: the first
+ * set with a plan within the capacity is the best.  A set that is not refuted soon is passed. */
+MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
+    const int64_t node_limit = m->desc.node_limit, n_sets = (int64_t)1 << m->n;
+    const double cost = memoi_market_cost(m, m->bought);
+    memo_status status = MEMO_STATUS_INFEASIBLE;
+    memob_keyed* sets = (memob_keyed*)memob_calloc(n_sets, sizeof *sets);
+    if (!sets) return memob_no_memory(error, "the waits of a plan");
+    for (int64_t k = 0; k < n_sets; k++) {
+        for (int64_t i = 0; i < m->n; i++) m->trial[i] = (char)(k >> i & 1);
+        sets[k].key = (int64_t)(1e15 * memoi_market_cost(m, m->trial));
+        sets[k].index = k;
+    }
+    qsort(sets, (size_t)n_sets, sizeof *sets, memob_keyed_compare);
+
+    m->desc.node_limit =
+        node_limit ? memob_min(node_limit, MEMOI_MARKET_NODES) : MEMOI_MARKET_NODES;
+    for (int64_t k = 0; k < n_sets && status == MEMO_STATUS_INFEASIBLE; k++) {
+        for (int64_t i = 0; i < m->n; i++) m->trial[i] = (char)(sets[k].index >> i & 1);
+        if (memoi_market_cost(m, m->trial) >= cost || memob_now_s() > m->deadline) break;
+        status = memoi_market_plan(m, m->deadline - memob_now_s(), error);
+    }
+    if (!status) status = memoi_market_fit(m, cost, error);
+    m->desc.node_limit = node_limit;
+    MEMO_FREE(sets);
+    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
+}
+
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
                                  memo_error* error) {
     const int64_t n = desc->n_offers;
@@ -1615,8 +1665,11 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
     m.bought = MEMOB_ARRAY(&arrays, char, n);
     m.trial = MEMOB_ARRAY(&arrays, char, n);
     m.part = MEMOB_ARRAY(&arrays, char, n);
-    status = arrays.failed ? memob_no_memory(error, "the waits of a plan")
-                           : memob_plan_set_waits(plan, desc->trace, desc->offers, n, error);
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "the waits of a plan");
+    }
+    status = memoi_market_check(&m, desc, error);
     if (status) { /* a wrong offer */
         memob_arrays_free(&arrays);
         return status;
@@ -1647,6 +1700,8 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
                 memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
             status = memoi_market_fit(&m, HUGE_VAL, &reason);
             if (!status && n_priced > 0) status = memoi_market_improve(&m, &reason);
+            if (!status && desc->trace && n <= MEMOI_MARKET_TRIED)
+                status = memoi_market_try(&m, &reason);
         }
         if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
     }

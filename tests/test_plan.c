@@ -385,7 +385,7 @@ TEST(mip_meets_brute_force) {
     for (int k = 0; k < 2000; k++) {
         features with = {k % 3 == 1, k / 3 % 2, 0};
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
-        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP, .time_limit_s = 1000};
         solve_valid(plan, &desc, k);
         expect_optimal(plan, brute_force(plan));
         if (k < 200) check_program(plan);
@@ -396,7 +396,7 @@ TEST(mip_meets_brute_force) {
     static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
     own_plan* plan = new_plan(5, 0, 1);
     for (i = 0; i < 5; i++) put_buffer(plan, i, rows[i][0], rows[i][1], rows[i][2]);
-    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
+    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP, .time_limit_s = 1000};
     i = (int64_t)memo_plan_solve(plan, &desc, &error);
     CHECK(i == MEMO_STATUS_OK || i == MEMO_STATUS_UNSUPPORTED);
 #endif

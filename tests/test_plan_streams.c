@@ -517,7 +517,8 @@ TEST(waits_of_other_plans_are_refused) {
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
                 "memo_plan_desc.n_offers: out of range (1)");
     desc.offers = &wait;
-    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "plan.waits[0]: ");
+    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
+                "memo_plan_desc.offers[0]: ");
     wait.freed = plan->n_buffers;
     plan->waits = &wait;
     plan->n_waits = 1;
@@ -599,8 +600,8 @@ TEST(the_cheapest_waits_are_bought) {
             plan->n_waits++;
         }
     }
-    CHECK_CASE(n_bought > 50 && n_dear * 25 <= n_bought, "%d bought, %d of them not the cheapest",
-               n_bought, n_dear);
+    CHECK_CASE(n_bought > 50 && n_dear == 0, "%d bought, %d of them not the cheapest", n_bought,
+               n_dear);
 }
 
 /* The least cost of pairs on offer that share bytes below `capacity`, with buffers from i on at all
@@ -647,7 +648,7 @@ TEST(the_cheapest_pairs_share_bytes) {
                 memo_wait* offer = &offers[desc.n_offers++];
                 offer->freed = k;
                 offer->requested = i;
-                offer->to = 1;
+                offer->from = offer->to = (int32_t)memo_test_int(0, 1); /* mean nothing here */
                 offer->cost_s = (double)memo_test_int(1, 3);
             }
         CHECK_OK(memo_plan_prepare(plan, &error));

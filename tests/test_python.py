@@ -70,6 +70,23 @@ def gaps_and_fixed():
     refuses("share bytes", lambda: memo_plan.Plan([0, 4], [10, 6], [8, 8], offsets=[0, 4]).solve())
 
 
+def proofs():
+    problem = write("proofs.csv", "id,lower,upper,size,alignment\na,0,5,70,64\nb,2,9,100,64\nc,7,12,30,128\n")
+    proof, plan = str(folder / "plan.proof"), memo_plan.Plan.from_csv(problem).solve()
+    assert plan.is_optimal and plan.write_proof(proof)
+    assert str(plan.peak) in memo_plan.check_proof.check(problem, proof)
+    with open(proof, encoding="utf-8") as file:
+        text = file.read()
+    with open(proof, "w", encoding="utf-8") as file:
+        file.write(text.replace(f"peak {plan.peak}", f"peak {plan.peak + 1}"))
+    try:
+        memo_plan.check_proof.check(problem, proof)
+    except memo_plan.check_proof.Refused as reason:
+        assert "below the peak" in str(reason)
+    else:
+        raise AssertionError("accepted")
+
+
 def errors():
     plan = memo_plan.Plan
     refuses("sizes: not a sequence", lambda: plan([0], [1], 5))

@@ -33,6 +33,22 @@ readme() {
         grep -q '</svg>' "$folder/plan.svg"
 }
 
+# The allocator in README.md plans tilings of OmniMalloc, and keeps what is pinned.
+omnimalloc() {
+    {
+        sed -n '/^~~~python$/,/^~~~$/p' python/README.md | sed '1d;$d'
+        cat <<'EOF'
+from omnimalloc.primitives import Allocation
+found = MemoAllocator().allocate(tuple(Allocation(i, 10 + i, i % 3, 3 + i % 2) for i in range(9)))
+live = [sum(a.size for a in found if a.start <= t < a.end) for t in range(5)]
+assert max(a.offset + a.size for a in found) == max(live), found
+pinned = MemoAllocator().allocate((Allocation("a", 4, 0, 2, 16), Allocation("b", 4, 1, 3)))
+assert [a.offset for a in pinned] == [16, 0], pinned
+EOF
+    } >"$folder/allocator.py"
+    "$python" "$folder/allocator.py"
+}
+
 # The archive has all it needs: it is built where there is no repository.
 source_archive() {
     (cd python && python3 -B -c "import build_backend; build_backend.build_sdist('$folder')") || return 1
@@ -49,13 +65,18 @@ no_compiler() {
 echo "# seed $tap_seed"
 test_is installed installs ./python
 test_is readme readme
-for case in random_problems gaps_and_fixed errors copies csv_files traces snapshots; do
+for case in random_problems gaps_and_fixed errors copies proofs csv_files traces snapshots; do
     test_is $case "$python" tests/test_python.py $case "$tap_seed" "$folder"
 done
 if "$python" -c 'import numpy' 2>/dev/null; then
     test_is arrays "$python" tests/test_python.py arrays "$tap_seed" "$folder"
 else
     skip arrays "python3 has no numpy"
+fi
+if "$python" -c 'import omnimalloc' 2>/dev/null; then
+    test_is omnimalloc omnimalloc
+else
+    skip omnimalloc "python3 has no omnimalloc"
 fi
 test_is source_archive source_archive
 test_is no_compiler no_compiler

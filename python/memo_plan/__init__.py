@@ -14,7 +14,7 @@ import types
 import weakref
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
 
-from . import snapshot_to_trace
+from . import check_proof, snapshot_to_trace
 
 __all__ = ["Error", "Infeasible", "Plan"]
 

@@ -23,7 +23,7 @@ typedef struct memo_plan_desc {
     /* Optional: waits that the plan may buy, instead of the waits that the plan has.  The plan buys
      * waits that make the peak smaller; with a capacity, a cheap set with which the plan fits.
      * Every bought wait is necessary.  Without a trace, two buffers on offer may share bytes only
-     * for the cost of their offer, which orders no other buffers. */
+     * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
     const memo_wait* offers;
     int64_t n_offers;
 } memo_plan_desc;
