@@ -516,7 +516,8 @@ TEST(directions_share_a_limit) {
                                      {2, 0, MEMOB_USE_READ, 0, 120, -1}};
     static const double visit_s[] = {1, 1, 1};
     static const double limits[] = {0, 20, 15, 10}, ends_of_load_s[] = {7, 7, 10, 11.5};
-    const memob_law_desc desc = {visits, 3, items, 3, uses, 4, NULL, 0, 0, 0, 0, 0, 0, 0, 0};
+    const memob_law_desc desc = {visits, 3, items, 3, uses,      4, NULL, 0, 0,
+                                 0,      0, 0,     0, {0, 0, 0}, 0, 0,    0};
     memob_law law;
     CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
     for (int k = 0; k < 4; k++) {
@@ -529,6 +530,36 @@ TEST(directions_share_a_limit) {
         CHECK(law.ops[2].kind == MEMOB_OP_LOAD && law.parts[law.ops[2].first_part].item == 1);
         CHECK(fabs(seen_s[2] - ends_of_load_s[k]) < 1e-9);
     }
+    memob_law_free(&law);
+}
+
+/* Two stores behind one visit: the item whose bytes another item takes at once leaves first, though
+ * the other item is used again before it. */
+TEST(stores_go_in_the_order_in_which_they_are_awaited) {
+    static const memob_visit visits[] = {{MEMOB_FORWARD, 0, 0, 0, 0},
+                                         {MEMOB_FORWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 0, 0, 0, 0}};
+    static const memob_item items[] = {
+        {8, 0, 0, -1, -1, 0, -1}, {8, 0, 0, -1, -1, 8, -1}, {8, 0, 0, -1, -1, 16, -1}};
+    static const memob_use uses[] = {
+        {0, 0, MEMOB_USE_WRITE, 0, 0, -1}, /* read elsewhere by visit 2; nobody takes its bytes */
+        {0, 1, MEMOB_USE_WRITE, 0, 8, -1}, /* read by visit 3 */
+        {1, 2, MEMOB_USE_WRITE, 0, 8, -1}, /* takes its bytes */
+        {2, 0, MEMOB_USE_READ, 0, 16, -1},
+        {3, 1, MEMOB_USE_READ, 0, 8, -1}};
+    memob_law_desc desc;
+    memob_law law;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = visits;
+    desc.n_visits = 4;
+    desc.items = items;
+    desc.n_items = 3;
+    desc.uses = uses;
+    desc.n_uses = 5;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    CHECK(law.ops[1].kind == MEMOB_OP_STORE && law.parts[law.ops[1].first_part].item == 1);
+    CHECK(law.ops[2].kind == MEMOB_OP_STORE && law.parts[law.ops[2].first_part].item == 0);
     memob_law_free(&law);
 }
 
