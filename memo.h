@@ -6433,8 +6433,8 @@ MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, i
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
- *    again, or the bytes for another item; then loads in the order of their first uses.  Ties go by
- *    the number of the item.
+ *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the order
+ *    of their first uses.  Last ties go by the number of the item.
  * 6. Items of 0 bytes and kept items have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
@@ -6620,6 +6620,7 @@ MEMOI int memoi_due_compare(const void* left, const void* right) {
     if (a->slot != b->slot) return memob_compare(a->slot, b->slot);
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
+    if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
     return a->item != b->item ? memob_compare(a->item, b->item) : memob_compare(a->stay, b->stay);
 }
 
