@@ -641,7 +641,7 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     status = memoi_session_choose_with(s, n, 0, 0, &best, error);
     if (status || !n_all || s->desc.states_stay) return status;
-    if (plan->fits && (!plan->times || (!plan->times->stall_s && !plan->times->recompute_s)))
+    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
         return status;
 
     /* The fewest that fit: what is not states takes the same bytes, whatever is streamed. */
