@@ -1588,7 +1588,7 @@ MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
     return status;
 }
 
-/* Gives the plan all offers.  Without a trace, streams mean nothing, so any two that differ will do.
+/* Gives the plan all offers.  Without a trace, streams mean nothing: any two that differ will do.
  * An error names the offer. */
 MEMOI memo_status memoi_market_check(memoi_market* m, const memo_plan_desc* desc,
                                      memo_error* error) {
