@@ -1009,7 +1009,12 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 #endif
 
 /* ---- >>problem ----------------------------------------------------------------------------------
- * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
+ * The planner of offsets is a problem, its bounds, engines, and a loop.  The rooms from here to
+ * >>neighbors make the problem and its bounds.  Each engine has one door: greedy
+ * (memoi_greedy_solve), exact (memoi_exact_round), full sections (memoi_full_solve), ejections
+ * (memoi_ejections_solve), the mixed-integer program (memoi_mip_solve), bi-level
+ * (memoi_bilevel_solve).  The loop (memoi_loop_run) gives them work until the plan is proven, or
+ * nodes or time are spent.  This room knows nothing of engines.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
@@ -1127,7 +1132,8 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 }
 
 /* --- >>sections ---
- * Knows: when items live, and how many bytes they need together.  Knows nothing of offsets. */
+ * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
+ * do without: the bounds.  Knows nothing of offsets. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
@@ -1242,7 +1248,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 }
 
 /* --- >>items ---
- * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
+ * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
+ * Knows nothing of how items are planned. */
 
 /* How a problem may be made simpler, in bits. */
 enum {
@@ -1376,10 +1383,11 @@ no_memory:
 }
 
 /* --- >>holds ---
- * Knows: streams and the waits between them.  Knows nothing of offsets.
+ * Lists the pairs of items that may not share bytes although they live at different times, because
+ * one stream has not waited for another.  Knows nothing of offsets.
  *
- * Lowest offset and sweeps let an item live until the last item held against it begins; ejections
- * look at the pairs.  (extras/memo_pack.h turns pairs into sections, which the exact search takes.)
+ * Lowest offset and sweeps let an item live until the last item held against it begins.  Ejections
+ * look at the pairs.  extras/memo_pack.h turns pairs into sections, which the exact search takes.
  * */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
@@ -1424,8 +1432,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
 }
 
 /* --- >>solution ---
- * Knows: the best plan so far, the effort that is left, and a part of a problem.  Knows nothing of
- * engines. */
+ * What all engines share: the best plan so far, the nodes and the time that are left, and problems
+ * of some items of another.  Knows nothing of engines. */
 
 /* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
@@ -1556,7 +1564,8 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
 }
 
 /* --- >>neighbors ---
- * Knows: which items overlap.  Knows nothing of offsets. */
+ * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
+ * Knows nothing of orders. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
@@ -2310,7 +2319,8 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
 }
 
 /* --- >>greedy runs ---
- * Knows: sweeps, lowest offset, and orders; the door of greedy.  Knows nothing of searches. */
+ * The door of greedy: memoi_greedy_solve runs sweeps, and lowest offset in several orders, until a
+ * plan meets the target.  Knows nothing of searches. */
 
 enum { MEMOI_GREEDY_RUNS = 5 };
 
@@ -2357,8 +2367,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
 }
 
 /* --- >>pack doors ---
- * Knows: where extras/memo_pack.h, if it is included first, adds to the planner: engines for
- * puzzles and for several streams.  Without it, these do nothing. */
+ * The calls by which the planner takes engines for puzzles and for several streams from
+ * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
 struct memoi_exact;
 struct memoi_loop;
@@ -2647,7 +2657,8 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
 }
 
 /* --- >>search state ---
- * Knows: the changes of a search and how to undo them.  Knows nothing of why they are made. */
+ * Changes the state of the exact search, places an item, and undoes changes.  Knows nothing of why
+ * they are made. */
 
 typedef struct memoi_search_moment {
     int64_t n_changes, n_old_looks;
@@ -2768,7 +2779,8 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
 }
 
 /* --- >>pruning ---
- * Knows: bounds of offsets in a section.  Knows nothing of which item comes next. */
+ * Shows that a node of the exact search cannot lead to a plan: raises the bounds of items by the
+ * rules head, lift, stack and block, and remembers failures.  Knows nothing of branching. */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept for the next time: from node to node an order hardly
@@ -3034,7 +3046,8 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
 }
 
 /* --- >>branching ---
- * Knows: tight sections and the items that can lie lowest.  Knows nothing of restarts. */
+ * Chooses the item on which a node branches, and searches a node: both cases of the item, and parts
+ * that share no item one by one.  Knows nothing of restarts and capacities. */
 
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
@@ -3166,8 +3179,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 }
 
 /* --- >>smallest peak ---
- * Knows: runs of the exact search, and which capacity is attempted next; the door of the search.
- * Knows nothing of plans in bytes.
+ * The door of the exact search: memoi_exact_round attempts one capacity after the other, between
+ * the bound and the best plan, by runs that differ.  Knows nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
@@ -3538,7 +3551,7 @@ done: /* after a failure as well */
  * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
  * waiting item takes the place where the items in its way weigh least, and then these items wait.
  * An item that took a place weighs more from then on, so that the same items do not chase each
- * other. (An ejection pool, Nagata and Braysy 2009.) */
+ * other.  (An ejection pool, Nagata and Braysy 2009.) */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 
@@ -3972,7 +3985,8 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 }
 
 /* --- >>marked windows ---
- * Knows: the marks of a trace.  Knows nothing of sizes. */
+ * Cuts the time of a trace into windows, one for each phase of a layer, at the marks of the trace.
+ * Knows nothing of sizes. */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
@@ -4003,7 +4017,8 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
 }
 
 /* --- >>groups and kinds ---
- * Knows: windows and their requests.  Knows nothing of offsets. */
+ * Forms groups of the buffers that live inside a window, and finds the groups that are alike.
+ * Knows nothing of offsets. */
 
 /* Ends the group that is being made, and begins another; a group of one is no group. */
 MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
@@ -4080,7 +4095,8 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 }
 
 /* --- >>two levels ---
- * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
+ * The door of bi-level: memoi_bilevel_solve plans each kind once, then the blocks of all groups
+ * beside the long-lived buffers, and joins both.  Knows nothing of windows. */
 
 /* Plans a level with so many nodes. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
@@ -4212,10 +4228,9 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 /* ---- >>loop -------------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
  *
- * Each engine lowers the best plan so far, with an amount of work that is given in nodes.  A round
- * runs each engine once, and a round may work twice as much as the round before.  So an engine that
- * cannot help costs as much as the engine that can, and no more, whatever the time limit: nothing
- * but the end depends on a clock. */
+ * A round runs each engine once, and each engine lowers the best plan so far with the same number
+ * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
+ * few times what the engine costs that can.  Nothing but the end depends on a clock. */
 
 typedef struct memoi_loop {
     const memoi_problem* problem;
@@ -4368,7 +4383,8 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
 }
 
 /* ---- >>plan solve -------------------------------------------------------------------------------
- * Knows: a plan and a desc, what to do with them, and in which units.  Knows nothing of engines. */
+ * memo_plan_solve: checks the desc, poses the problem, lets the loop plan it, and stores offsets,
+ * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines. */
 
 /* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
  * item, but counts in both. */

@@ -1588,8 +1588,8 @@ MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
     return status;
 }
 
-/* Gives the plan all offers.  Without a trace, streams mean nothing, so any two that differ will
- * do.  An error names the offer. */
+/* Gives the plan all offers.  Without a trace, streams mean nothing: any two that differ will do.
+ * An error names the offer. */
 MEMOI memo_status memoi_market_check(memoi_market* m, const memo_plan_desc* desc,
                                      memo_error* error) {
     static const char waits[] = "plan.waits";

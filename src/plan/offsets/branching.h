@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/offsets/pruning.h"
 /* --- >>branching ---
- * Knows: tight sections and the items that can lie lowest.  Knows nothing of restarts. */
+ * Chooses the item on which a node branches, and searches a node: both cases of the item, and parts
+ * that share no item one by one.  Knows nothing of restarts and capacities. */
 
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];

@@ -8,7 +8,7 @@
  * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
  * waiting item takes the place where the items in its way weigh least, and then these items wait.
  * An item that took a place weighs more from then on, so that the same items do not chase each
- * other. (An ejection pool, Nagata and Braysy 2009.) */
+ * other.  (An ejection pool, Nagata and Braysy 2009.) */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 

@@ -3,7 +3,8 @@
 #include "plan/offsets/lowest_offset.h"
 #include "plan/offsets/sweep.h"
 /* --- >>greedy runs ---
- * Knows: sweeps, lowest offset, and orders; the door of greedy.  Knows nothing of searches. */
+ * The door of greedy: memoi_greedy_solve runs sweeps, and lowest offset in several orders, until a
+ * plan meets the target.  Knows nothing of searches. */
 
 enum { MEMOI_GREEDY_RUNS = 5 };
 

@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/offsets/bi_level.h"
 /* --- >>groups and kinds ---
- * Knows: windows and their requests.  Knows nothing of offsets. */
+ * Forms groups of the buffers that live inside a window, and finds the groups that are alike.
+ * Knows nothing of offsets. */
 
 /* Ends the group that is being made, and begins another; a group of one is no group. */
 MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {

@@ -1,10 +1,11 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>holds ---
- * Knows: streams and the waits between them.  Knows nothing of offsets.
+ * Lists the pairs of items that may not share bytes although they live at different times, because
+ * one stream has not waited for another.  Knows nothing of offsets.
  *
- * Lowest offset and sweeps let an item live until the last item held against it begins; ejections
- * look at the pairs.  (extras/memo_pack.h turns pairs into sections, which the exact search takes.)
+ * Lowest offset and sweeps let an item live until the last item held against it begins.  Ejections
+ * look at the pairs.  extras/memo_pack.h turns pairs into sections, which the exact search takes.
  * */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */

@@ -3,7 +3,8 @@
 #include "memo/plan.h"
 #include "plan/offsets/sections.h"
 /* --- >>items ---
- * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
+ * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
+ * Knows nothing of how items are planned. */
 
 /* How a problem may be made simpler, in bits. */
 enum {

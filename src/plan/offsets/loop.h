@@ -8,10 +8,9 @@
 /* ---- >>loop -------------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
  *
- * Each engine lowers the best plan so far, with an amount of work that is given in nodes.  A round
- * runs each engine once, and a round may work twice as much as the round before.  So an engine that
- * cannot help costs as much as the engine that can, and no more, whatever the time limit: nothing
- * but the end depends on a clock. */
+ * A round runs each engine once, and each engine lowers the best plan so far with the same number
+ * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
+ * few times what the engine costs that can.  Nothing but the end depends on a clock. */
 
 typedef struct memoi_loop {
     const memoi_problem* problem;

@@ -2,7 +2,8 @@
 #include "memo/marks.h"
 #include "plan/offsets/bi_level.h"
 /* --- >>marked windows ---
- * Knows: the marks of a trace.  Knows nothing of sizes. */
+ * Cuts the time of a trace into windows, one for each phase of a layer, at the marks of the trace.
+ * Knows nothing of sizes. */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so

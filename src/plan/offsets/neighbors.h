@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>neighbors ---
- * Knows: which items overlap.  Knows nothing of offsets. */
+ * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
+ * Knows nothing of orders. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 

@@ -1,8 +1,8 @@
 #pragma once
 #include "plan/offsets/solution.h"
 /* --- >>pack doors ---
- * Knows: where extras/memo_pack.h, if it is included first, adds to the planner: engines for
- * puzzles and for several streams.  Without it, these do nothing. */
+ * The calls by which the planner takes engines for puzzles and for several streams from
+ * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
 struct memoi_exact;
 struct memoi_loop;

@@ -4,7 +4,8 @@
 #include "plan/offsets/items.h"
 #include "plan/offsets/loop.h"
 /* ---- >>plan solve -------------------------------------------------------------------------------
- * Knows: a plan and a desc, what to do with them, and in which units.  Knows nothing of engines. */
+ * memo_plan_solve: checks the desc, poses the problem, lets the loop plan it, and stores offsets,
+ * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines. */
 
 /* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
  * item, but counts in both. */

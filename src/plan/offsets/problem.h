@@ -1,7 +1,12 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>problem ----------------------------------------------------------------------------------
- * Knows: a memo_plan, as input.  Knows nothing of how it is solved.
+ * The planner of offsets is a problem, its bounds, engines, and a loop.  The rooms from here to
+ * >>neighbors make the problem and its bounds.  Each engine has one door: greedy
+ * (memoi_greedy_solve), exact (memoi_exact_round), full sections (memoi_full_solve), ejections
+ * (memoi_ejections_solve), the mixed-integer program (memoi_mip_solve), bi-level
+ * (memoi_bilevel_solve).  The loop (memoi_loop_run) gives them work until the plan is proven, or
+ * nodes or time are spent.  This room knows nothing of engines.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of

@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/offsets/search_state.h"
 /* --- >>pruning ---
- * Knows: bounds of offsets in a section.  Knows nothing of which item comes next. */
+ * Shows that a node of the exact search cannot lead to a plan: raises the bounds of items by the
+ * rules head, lift, stack and block, and remembers failures.  Knows nothing of branching. */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept for the next time: from node to node an order hardly

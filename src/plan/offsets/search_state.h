@@ -2,7 +2,8 @@
 #include "plan/offsets/neighbors.h"
 #include "plan/offsets/exact_search.h"
 /* --- >>search state ---
- * Knows: the changes of a search and how to undo them.  Knows nothing of why they are made. */
+ * Changes the state of the exact search, places an item, and undoes changes.  Knows nothing of why
+ * they are made. */
 
 typedef struct memoi_search_moment {
     int64_t n_changes, n_old_looks;

@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
- * Knows: when items live, and how many bytes they need together.  Knows nothing of offsets. */
+ * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
+ * do without: the bounds.  Knows nothing of offsets. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */

@@ -2,8 +2,8 @@
 #include "plan/offsets/branching.h"
 #include "plan/offsets/pack_doors.h"
 /* --- >>smallest peak ---
- * Knows: runs of the exact search, and which capacity is attempted next; the door of the search.
- * Knows nothing of plans in bytes.
+ * The door of the exact search: memoi_exact_round attempts one capacity after the other, between
+ * the bound and the best plan, by runs that differ.  Knows nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,

@@ -2,8 +2,8 @@
 #include "plan/api/offsets.h"
 #include "plan/offsets/sections.h"
 /* --- >>solution ---
- * Knows: the best plan so far, the effort that is left, and a part of a problem.  Knows nothing of
- * engines. */
+ * What all engines share: the best plan so far, the nodes and the time that are left, and problems
+ * of some items of another.  Knows nothing of engines. */
 
 /* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {

@@ -3,7 +3,8 @@
 #include "plan/offsets/marked_windows.h"
 #include "plan/offsets/groups_and_kinds.h"
 /* --- >>two levels ---
- * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
+ * The door of bi-level: memoi_bilevel_solve plans each kind once, then the blocks of all groups
+ * beside the long-lived buffers, and joins both.  Knows nothing of windows. */
 
 /* Plans a level with so many nodes. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
