@@ -96,7 +96,7 @@ MEMOI void memob_probe_destroy(memob_probe* p) {
     memset(p, 0, sizeof *p);
 }
 
-MEMOI memo_status memob_probe_wait(memob_probe* p, memo_error* error) {
+MEMOI memo_status memoi_probe_wait(memob_probe* p, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     for (int32_t i = 0; i < p->n_computing && !status; i++)
         status = memo_stream_synchronize(&p->device, p->computing[i], error);
@@ -104,16 +104,16 @@ MEMOI memo_status memob_probe_wait(memob_probe* p, memo_error* error) {
 }
 
 /* Where the host finds the first *n of n_bytes, with the same distance to a multiple of 8. */
-MEMOI char* memob_probe_part(const memob_probe* p, char* bytes, int64_t n_bytes, int64_t* n) {
+MEMOI char* memoi_probe_part(const memob_probe* p, char* bytes, int64_t n_bytes, int64_t* n) {
     *n = p->image ? memob_min(n_bytes, MEMOI_PROBE_BYTES) : n_bytes;
     return p->image ? (char*)p->image + (uintptr_t)bytes % 8 : bytes;
 }
 
 /* Copies a part from the device, or to it, and waits. */
-MEMOI memo_status memob_probe_copy(memob_probe* p, char* bytes, int64_t n, int is_back,
+MEMOI memo_status memoi_probe_copy(memob_probe* p, char* bytes, int64_t n, int is_back,
                                    memo_error* error) {
     int64_t n_part;
-    char* image = memob_probe_part(p, bytes, n, &n_part);
+    char* image = memoi_probe_part(p, bytes, n, &n_part);
     memo_status status;
     if (!p->image) return MEMO_STATUS_OK;
     status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
@@ -124,12 +124,12 @@ MEMOI memo_status memob_probe_copy(memob_probe* p, char* bytes, int64_t n, int i
 /* is_fill: poisons the bytes.  Otherwise *n_poisoned is how many of the first are poison. */
 MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes, int is_fill,
                                     int64_t* n_poisoned, memo_error* error) {
-    memo_status status = n_bytes ? memob_probe_wait(p, error) : MEMO_STATUS_OK;
+    memo_status status = n_bytes ? memoi_probe_wait(p, error) : MEMO_STATUS_OK;
     int64_t at = 0, n, found;
     for (; at < n_bytes && !status; at += n) {
-        char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
+        char* image = memoi_probe_part(p, bytes + at, n_bytes - at, &n);
         if (is_fill) memob_poison(image, n);
-        status = memob_probe_copy(p, bytes + at, n, is_fill, error);
+        status = memoi_probe_copy(p, bytes + at, n, is_fill, error);
         if (status || is_fill) continue;
         found = memob_poisoned(image, n);
         *n_poisoned = at + found;
@@ -146,10 +146,10 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
     int64_t at = 0, n;
     *hash = 0;
     *is_of_poison = 0;
-    if (n_bytes) status = memob_probe_wait(p, error);
+    if (n_bytes) status = memoi_probe_wait(p, error);
     for (; at < n_bytes && !status; at += n) {
-        const char* image = memob_probe_part(p, bytes + at, n_bytes - at, &n);
-        status = memob_probe_copy(p, bytes + at, n, 0, error);
+        const char* image = memoi_probe_part(p, bytes + at, n_bytes - at, &n);
+        status = memoi_probe_copy(p, bytes + at, n, 0, error);
         if (status) break;
         *hash = 31 * *hash + memob_digest(image, n);
         *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
