@@ -1137,6 +1137,18 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
     return n - b->n_joins;
 }
 
+/* How much of the bound the items of all sections fill, in per cent: 100 in a tiling. */
+MEMOI double memoi_bricks_filled(const memoi_problem* problem) {
+    double sum = 0;
+    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
+    return 100 * sum / ((double)problem->n_sections * (double)problem->lower_bound);
+}
+
+MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
+    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
+           memoi_bricks_filled(problem) >= MEMOI_BRICKS_FILLED;
+}
+
 /* Plans the bricks that are left, and takes the plan of the items if it is lower. */
 MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* problem, int64_t target,
                                     int64_t n_nodes, memoi_effort* effort, int64_t* offsets,
@@ -1179,7 +1191,8 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
                                      memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, MEMOI_SHARE * n_nodes);
+    const int64_t n_tries = memoi_bricks_filled(problem) > 99 ? MEMOI_TRIES : MEMOI_SHARE;
+    memoi_effort own = memoi_effort_take(effort, n_tries * n_nodes);
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
@@ -1211,15 +1224,6 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     memob_map_free(&b.found);
     memob_arrays_free(&b.arrays);
     return status;
-}
-
-/* Do the items of all sections fill most of the bound? */
-MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
-    double sum = 0;
-    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
-    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
-           100 * sum >= (double)MEMOI_BRICKS_FILLED * (double)problem->n_sections *
-                            (double)problem->lower_bound;
 }
 
 /* --- >>parts ---
