@@ -8,14 +8,14 @@
  *     cc -std=c99 -O2 -I. examples/05_three_edits.c -o 05_three_edits -lpthread -lm
  * Expected output:
  *     keep      every tensor stays on the device
- *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B moved each way
+ *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 4.5 MiB
  *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64; the last recomputes nothing
  *               0-7          0      512           0   inp
  *               0-7          0        0         512   hidden, gelu
  *     limit     ...
  *     predicted ... ms a step, of which ...
- *     plan      device 640 KiB of 640 KiB (1 buffer, optimal), host 384 KiB, 384 KiB moved each way
+ *     plan      device 640 KiB of 640 KiB (1 buffer, optimal), host 384 KiB, 384 KiB to the host and 384 KiB back in a step
  *     device    activations 640 KiB
  *     gradients bitwise the same
  */

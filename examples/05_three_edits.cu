@@ -7,11 +7,11 @@
  *     nvcc -arch=native -I. examples/05_three_edits.cu -o 05_three_edits
  * Expected output (the plan within the budget depends on the machine):
  *     keep      every tensor stays on the device
- *     plan      device 340 MiB of ... (13 buffers, optimal), host 0 B, 0 B moved each way
+ *     plan      device 340 MiB of ... (13 buffers, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 288 MiB, the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
  *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last recomputes nothing
  *               ...
- *     plan      device ... of 128 MiB (..., optimal), host ..., ... moved each way
+ *     plan      device ... of 128 MiB (..., optimal), host ..., ... in a step
  *     device    activations ..., the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
  *     gradients bitwise the same
  */

@@ -8,14 +8,14 @@
  *     cc -std=c99 -O2 -I. examples/22_states.c -o 22_states -lpthread -lm
  * Expected output:
  *     keep      every tensor stays on the device
- *     plan      device 6.8 MiB (2 buffers, optimal), host 0 B, 0 B moved each way
+ *     plan      device 6.8 MiB (2 buffers, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 2.2 MiB, states 4.5 MiB
  *     rows      layers    kept  swapped  recomputed   of 128 in tiles of 32; the last recomputes nothing
  *               0-7          0      128           0   inp
  *               0-7          0        0         128   hidden, gelu
  *     limit     ...
  *     predicted ... ms a step, of which ...
- *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, 192 KiB ...
+ *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, 3.6 MiB to the host and 4.2 MiB back in a step
  *     device    activations 320 KiB, states 1.0 MiB
  *     weights   bitwise the same
  */

@@ -8,7 +8,7 @@
  *     c++ -std=c++11 -O2 -I. -Iextras examples/34_classes.cpp -o 34_classes -lpthread -lm
  * Expected output:
  *     all memory: 512 KiB on the device, 0 KiB on the host
- *     200 KiB: 192 KiB on the device, ... KiB on the host
+ *     200 KiB: ... KiB on the device, ... KiB on the host
  *     gradients are bitwise the same
  *     a budget of 1000 bytes: ... the smallest plan needs ...
  *     the trainer's own exception: layer 5
