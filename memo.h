@@ -6433,8 +6433,8 @@ MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, i
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
- *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the order
- *    of their first uses.  Last ties go by the number of the item.
+ *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the
+ *    order of their first uses.  Last ties go by the number of the item.
  * 6. Items of 0 bytes and kept items have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
