@@ -6115,7 +6115,7 @@ typedef enum memob_list_kind {
     MEMOB_LIST_UPDATE      /* updates that are not deferred, alone */
 } memob_list_kind;
 
-MEMOI int memob_list_has(const memob_visit* visit, int32_t kind) {
+MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
     switch (kind) {
     case MEMOB_LIST_FIRST: return !visit->is_deferred;
     case MEMOB_LIST_PENDING: return visit->is_deferred;
@@ -6341,7 +6341,7 @@ MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t s
 
 /* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
  * the operation to wait for; 0: none.  Returns the operation's number in its stream. */
-MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
+MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
                               int32_t n_touches, memob_numbers* wait) {
     const int64_t number = waits->n[stream] + 1;
     const memob_numbers* clocks[MEMOB_N_STREAMS];
@@ -6398,14 +6398,14 @@ typedef struct memob_records {
 } memob_records;
 
 /* The event to record behind everything that the stream has been given so far. */
-MEMOI int32_t memob_records_add(memob_records* records, int32_t stream, int64_t number) {
+MEMOI int32_t memoi_records_add(memob_records* records, int32_t stream, int64_t number) {
     const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
     records->numbers[stream][event] = number;
     return event;
 }
 
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, int64_t number) {
+MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, int64_t number) {
     const int32_t n = records->n_events[stream];
     int32_t found = -1;
     for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
@@ -6495,7 +6495,7 @@ typedef struct memob_op {
     int32_t list;
     int32_t is_awaited; /* an operation of another stream waits for it: record an event */
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memob_waits_add */
+    int32_t first_touch, n_touches; /* see memoi_waits_add */
     int64_t n_bytes;                /* of the parts that travel */
 } memob_op;
 
@@ -6533,11 +6533,11 @@ typedef struct memob_law {
 } memob_law;
 
 /* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
- * operations to wait for; see memob_waits_add. */
+ * operations to wait for; see memoi_waits_add. */
 MEMOI int64_t memob_law_add(const memob_law* law, memob_waits* waits, int32_t k,
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
-    return memob_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
+    return memoi_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
 }
 
 /* --- stays --- */
@@ -6688,7 +6688,7 @@ MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 &&
 /* Is the visit of this time in its list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t time) {
     const int32_t list = time / desc->n_visits;
-    return memob_list_has(&desc->visits[time % desc->n_visits],
+    return memoi_list_has(&desc->visits[time % desc->n_visits],
                           desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
 }
 
@@ -7606,7 +7606,7 @@ MEMOI memo_status memob_clock_run(const memob_law* law, const memob_costs* costs
 
 /* Seconds of a step of n micro-batches one after the other, from those of 1, 2 and 3: what a step
  * begins and ends with, and a middle that repeats. */
-MEMOI double memob_clock_extend(const double* steps_s, int32_t n) {
+MEMOI double memoi_clock_extend(const double* steps_s, int32_t n) {
     return n <= 3 ? steps_s[n - 1] : steps_s[2] + (n - 3) * (steps_s[2] - steps_s[1]);
 }
 

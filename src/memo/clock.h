@@ -222,6 +222,6 @@ MEMOI memo_status memob_clock_run(const memob_law* law, const memob_costs* costs
 
 /* Seconds of a step of n micro-batches one after the other, from those of 1, 2 and 3: what a step
  * begins and ends with, and a middle that repeats. */
-MEMOI double memob_clock_extend(const double* steps_s, int32_t n) {
+MEMOI double memoi_clock_extend(const double* steps_s, int32_t n) {
     return n <= 3 ? steps_s[n - 1] : steps_s[2] + (n - 3) * (steps_s[2] - steps_s[1]);
 }

@@ -81,7 +81,7 @@ typedef struct memob_op {
     int32_t list;
     int32_t is_awaited; /* an operation of another stream waits for it: record an event */
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memob_waits_add */
+    int32_t first_touch, n_touches; /* see memoi_waits_add */
     int64_t n_bytes;                /* of the parts that travel */
 } memob_op;
 
@@ -119,11 +119,11 @@ typedef struct memob_law {
 } memob_law;
 
 /* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
- * operations to wait for; see memob_waits_add. */
+ * operations to wait for; see memoi_waits_add. */
 MEMOI int64_t memob_law_add(const memob_law* law, memob_waits* waits, int32_t k,
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
-    return memob_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
+    return memoi_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
 }
 
 /* --- stays --- */
@@ -274,7 +274,7 @@ MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 &&
 /* Is the visit of this time in its list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t time) {
     const int32_t list = time / desc->n_visits;
-    return memob_list_has(&desc->visits[time % desc->n_visits],
+    return memoi_list_has(&desc->visits[time % desc->n_visits],
                           desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
 }
 

@@ -76,7 +76,7 @@ typedef enum memob_list_kind {
     MEMOB_LIST_UPDATE      /* updates that are not deferred, alone */
 } memob_list_kind;
 
-MEMOI int memob_list_has(const memob_visit* visit, int32_t kind) {
+MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
     switch (kind) {
     case MEMOB_LIST_FIRST: return !visit->is_deferred;
     case MEMOB_LIST_PENDING: return visit->is_deferred;

@@ -74,7 +74,7 @@ MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t s
 
 /* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
  * the operation to wait for; 0: none.  Returns the operation's number in its stream. */
-MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
+MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
                               int32_t n_touches, memob_numbers* wait) {
     const int64_t number = waits->n[stream] + 1;
     const memob_numbers* clocks[MEMOB_N_STREAMS];
@@ -131,14 +131,14 @@ typedef struct memob_records {
 } memob_records;
 
 /* The event to record behind everything that the stream has been given so far. */
-MEMOI int32_t memob_records_add(memob_records* records, int32_t stream, int64_t number) {
+MEMOI int32_t memoi_records_add(memob_records* records, int32_t stream, int64_t number) {
     const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
     records->numbers[stream][event] = number;
     return event;
 }
 
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, int64_t number) {
+MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, int64_t number) {
     const int32_t n = records->n_events[stream];
     int32_t found = -1;
     for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
