@@ -214,6 +214,9 @@ extern "C" {
  *     >>host device          counters, worker threads, queues, copies
  *     >>spill file           an unnamed file and its operations
  *     >>engine               memory, streams, events and file of an engine
+ *     >>list                 the visits of a step
+ *     >>waits                which operation waits for which
+ *     >>law                  what travels when, in a step
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap order           the operations of a step
@@ -296,6 +299,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/host_device.h"
 #include "memo/spill_file.h"
 #include "memo/engine.h"
+#include "memo/list.h"
+#include "memo/waits.h"
+#include "memo/law.h"
 #include "memo/swap_rows.h"
 #include "memo/swap_places.h"
 #include "memo/swap_order.h"

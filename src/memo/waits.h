@@ -1,0 +1,115 @@
+#pragma once
+#include "memo/base.h"
+/* ---- >>waits ------------------------------------------------------------------------------------
+ * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
+ * operations do.
+ *
+ * Operations are added in the order in which they are enqueued; each stream runs its operations in
+ * that order.  Bytes are cells.  A cell keeps, of each stream, the latest operation that wrote it
+ * and the latest that used it at all; an operation keeps, of each stream, the latest operation that
+ * surely comes before it (its clock).
+ *
+ * 1. Two operations that touch a cell, one writing it, are in order: by stream, or by waits.
+ * 2. No wait follows from the stream's past and the other waits of the operation.  This is exact:
+ *    the last part of a path to an operation is its stream's past or one of its waits, and both
+ *    were added before.
+ * 3. Cells and clocks stay over lists and abandoned steps.  memory is bounded: clocks of the latest
+ *    operations of each stream only; a clock that was overwritten implies nothing. */
+
+/* The streams of a step.  Copies are on the two in the middle; FILE also runs updates on the
+ * host. */
+enum {
+    MEMOB_STREAM_COMPUTE,
+    MEMOB_STREAM_TO_HOST,
+    MEMOB_STREAM_TO_DEVICE,
+    MEMOB_STREAM_FILE,
+    MEMOB_N_STREAMS
+};
+
+/* Numbers of operations of each stream, from 1 on; 0: none. */
+typedef struct memob_numbers {
+    int64_t of[MEMOB_N_STREAMS];
+} memob_numbers;
+
+typedef struct memoi_cell {
+    memob_numbers wrote, used;
+} memoi_cell;
+
+typedef struct memob_waits {
+    memoi_cell* cells;
+    int32_t n_cells;
+    int64_t n[MEMOB_N_STREAMS];             /* operations so far */
+    int64_t mask[MEMOB_N_STREAMS];          /* kept clocks of a stream, minus 1 */
+    memob_numbers* clocks[MEMOB_N_STREAMS]; /* of operation k: at k & mask */
+    memob_arrays arrays;
+} memob_waits;
+
+/* n_kept: how many operations of each stream keep their clocks at least.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_waits_make(memob_waits* waits, int32_t n_cells, const int64_t* n_kept,
+                                   memo_error* error) {
+    memset(waits, 0, sizeof *waits);
+    waits->n_cells = n_cells;
+    waits->cells = MEMOB_ARRAY(&waits->arrays, memoi_cell, n_cells);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int64_t n = 4;
+        while (n <= n_kept[s]) n *= 2;
+        waits->mask[s] = n - 1;
+        waits->clocks[s] = MEMOB_ARRAY(&waits->arrays, memob_numbers, n);
+    }
+    return waits->arrays.failed ? memob_no_memory(error, "the clocks of a step") : MEMO_STATUS_OK;
+}
+
+MEMOI void memob_waits_free(memob_waits* waits) {
+    memob_arrays_free(&waits->arrays);
+    memset(waits, 0, sizeof *waits);
+}
+
+/* The clock of an operation; NULL: it is no longer kept. */
+MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
+    return k + waits->mask[stream] >= waits->n[stream]
+               ? &waits->clocks[stream][k & waits->mask[stream]]
+               : NULL;
+}
+
+/* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
+ * the operation to wait for; 0: none.  Returns the operation's number in its stream. */
+MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
+                              int32_t n_touches, memob_numbers* wait) {
+    const int64_t number = waits->n[stream] + 1;
+    const memob_numbers* clocks[MEMOB_N_STREAMS];
+    memob_numbers need = MEMO_ZERO(memob_numbers), now = MEMO_ZERO(memob_numbers);
+    int32_t s, other;
+
+    /* What it conflicts with, of each stream the latest. */
+    for (int32_t k = 0; k < n_touches; k++) {
+        memoi_cell* cell = &waits->cells[touches[k] >> 1];
+        const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
+        for (s = 0; s < MEMOB_N_STREAMS; s++) need.of[s] = memob_max(need.of[s], before->of[s]);
+        cell->used.of[stream] = number;
+        if (touches[k] & 1) cell->wrote.of[stream] = number;
+    }
+
+    /* Drop what the stream's past implies, then what another wait implies. */
+    if (number > 1) now = waits->clocks[stream][(number - 1) & waits->mask[stream]];
+    need.of[stream] = 0;
+    for (s = 0; s < MEMOB_N_STREAMS; s++) {
+        if (need.of[s] <= now.of[s]) need.of[s] = 0;
+        clocks[s] = need.of[s] ? memoi_waits_clock(waits, s, need.of[s]) : NULL;
+    }
+    *wait = need;
+    for (s = 0; s < MEMOB_N_STREAMS; s++)
+        for (other = 0; other < MEMOB_N_STREAMS && need.of[s]; other++)
+            if (other != s && clocks[other] && clocks[other]->of[s] >= need.of[s]) wait->of[s] = 0;
+
+    /* Its clock. */
+    for (s = 0; s < MEMOB_N_STREAMS; s++) {
+        now.of[s] = memob_max(now.of[s], wait->of[s]);
+        for (other = 0; other < MEMOB_N_STREAMS && wait->of[s] && clocks[s]; other++)
+            now.of[other] = memob_max(now.of[other], clocks[s]->of[other]);
+    }
+    now.of[stream] = number;
+    waits->n[stream] = number;
+    waits->clocks[stream][number & waits->mask[stream]] = now;
+    return number;
+}
