@@ -217,6 +217,7 @@ extern "C" {
  *     >>list                 the visits of a step
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
+ *     >>clock                seconds of a step
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap order           the operations of a step
@@ -302,6 +303,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/list.h"
 #include "memo/waits.h"
 #include "memo/law.h"
+#include "memo/clock.h"
 #include "memo/swap_rows.h"
 #include "memo/swap_places.h"
 #include "memo/swap_order.h"

@@ -460,6 +460,78 @@ static void check_all_needed(void) {
         }
 }
 
+/* ---- the clock ---- */
+
+static double spans_s[OPS_MAX], ends_s[OPS_MAX], seen_s[OPS_MAX];
+static int n_seen;
+
+static void see(void* user, const memob_op* op, double begin_s, double end_s) {
+    (void)user;
+    (void)op;
+    (void)begin_s;
+    if (n_seen < OPS_MAX) seen_s[n_seen++] = end_s;
+}
+
+/* Ends of operations and the step's seconds, against sums along streams and waits. */
+static void check_clock(const memob_law* law) {
+    static double visit_s[VISITS_MAX], make_s[ITEMS_MAX];
+    memob_costs costs = {visit_s, make_s, 0.25, 0.5, 2, 3, 0, 1.5, 2.5, {0, 0}, see, NULL};
+    double now_s[MEMOB_N_STREAMS] = {0}, list_s[SEQUENCE_MAX] = {0};
+    memob_step_times times;
+    for (int v = 0; v < VISITS_MAX; v++) visit_s[v] = pick(0, 8);
+    for (int i = 0; i < ITEMS_MAX; i++) make_s[i] = pick(0, 4);
+    for (int i = 0, at = 0; i < n_ops; i++) {
+        const int table = p.sequence[ops[i].list];
+        const memob_op* op;
+        double end_s = now_s[ops[i].stream];
+        if (!i || ops[i].list != ops[i - 1].list) at = law->begin[table];
+        op = &law->ops[at++];
+        spans_s[i] = op->kind == MEMOB_OP_VISIT   ? visit_s[op->visit]
+                     : op->kind == MEMOB_OP_STORE ? 0.25 * op->n_parts + (double)op->n_bytes / 2
+                     : op->kind == MEMOB_OP_LOAD  ? 0.25 * op->n_parts + (double)op->n_bytes / 3
+                     : op->kind == MEMOB_OP_WRITE ? 0.5 * op->n_parts + (double)op->n_bytes / 1.5
+                                                  : 0.5 * op->n_parts + (double)op->n_bytes / 2.5;
+        for (int k = 0; k < op->n_parts && op->kind == MEMOB_OP_VISIT; k++)
+            spans_s[i] += make_s[law->parts[op->first_part + k].item];
+        for (int w = 0; w < ops[i].n_waits; w++)
+            if (ends_s[ops[i].waits[w]] > end_s) end_s = ends_s[ops[i].waits[w]];
+        ends_s[i] = now_s[ops[i].stream] = end_s + spans_s[i];
+        list_s[ops[i].list] = now_s[MEMOB_STREAM_COMPUTE];
+    }
+    n_seen = 0;
+    CHECK(memob_clock_run(law, &costs, &times, &error) == MEMO_STATUS_OK);
+    for (int i = 0; i < n_seen && i < n_ops; i++) CHECK(fabs(seen_s[i] - ends_s[i]) < 1e-9);
+    CHECK(n_seen >= n_ops && fabs(times.first_s - list_s[0]) < 1e-9);
+}
+
+/* A store of 60 bytes and a load of 60 bytes begin together, at 10 bytes/s each alone. */
+TEST(directions_share_a_limit) {
+    static const memob_visit visits[] = {
+        {MEMOB_FORWARD, 0, 0, 0, 0}, {MEMOB_FORWARD, 1, 0, 0, 0}, {MEMOB_FORWARD, 2, 0, 0, 0}};
+    static const memob_item items[] = {
+        {60, 0, 0, -1, -1, 0, -1}, {60, 1, 0, -1, -1, 60, -1}, {60, 0, 0, -1, -1, 120, -1}};
+    static const memob_use uses[] = {{0, 0, MEMOB_USE_WRITE, 0, 0, -1},
+                                     {0, 2, MEMOB_USE_WRITE, 0, 60, -1},
+                                     {1, 1, MEMOB_USE_READ, 0, 60, -1},
+                                     {2, 0, MEMOB_USE_READ, 0, 120, -1}};
+    static const double visit_s[] = {1, 1, 1};
+    static const double limits[] = {0, 20, 15, 10}, ends_of_load_s[] = {7, 7, 10, 11.5};
+    const memob_law_desc desc = {visits, 3, items, 3, uses, 4, NULL, 0, 0, 0, 0, 0, 0, 0, 0};
+    memob_law law;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    for (int k = 0; k < 4; k++) {
+        const memob_costs costs = {visit_s, NULL, 0, 0, 10, 10, limits[k], 0, 0, {0, 0}, see, NULL};
+        memob_step_times times;
+        n_seen = 0;
+        CHECK(memob_clock_run(&law, &costs, &times, &error) == MEMO_STATUS_OK);
+        /* visit 0 ends at 1; the store at 7; the load beside it; the visit that reads it. */
+        CHECK(law.ops[1].kind == MEMOB_OP_STORE && fabs(seen_s[1] - 7) < 1e-9);
+        CHECK(law.ops[2].kind == MEMOB_OP_LOAD && law.parts[law.ops[2].first_part].item == 1);
+        CHECK(fabs(seen_s[2] - ends_of_load_s[k]) < 1e-9);
+    }
+    memob_law_free(&law);
+}
+
 /* A list's operations are those of the list before, from the second on. */
 static void check_repeats(void) {
     memob_law law;
@@ -555,6 +627,7 @@ TEST(random_lists) {
         for (int i = 0; i < n_ops && p.n_lists == 3; i++)
             for (int w = 0; w < ops[i].n_waits; w++) CHECK(ops[ops[i].waits[w]].is_awaited);
         if (n_ops < 400 && k % 4 == 0) check_all_needed();
+        if (p.n_lists == 3) check_clock(&law);
         if (p.n_lists == 3) check_repeats();
         memob_law_free(&law);
     }
