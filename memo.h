@@ -1022,8 +1022,7 @@ typedef struct memo_swap_desc {
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
     void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
-     * than that, even and odd layers that are moved must alternate. */
+    /* The third tier.  Places for layers in host memory; 0: one for each moved layer. */
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
@@ -1191,7 +1190,7 @@ typedef struct memo_state {
  *     >>clock                seconds of a step
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
- *     >>swap order           the operations of a step
+ *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
  *     >>states               states that travel between host and device */
 
@@ -5965,13 +5964,14 @@ MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     const int64_t number = waits->n[stream] + 1;
     const memob_numbers* clocks[MEMOB_N_STREAMS];
     memob_numbers need = MEMO_ZERO(memob_numbers), now = MEMO_ZERO(memob_numbers);
-    int32_t s, other;
+    int32_t s, other, n_needs = 0;
 
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
-        for (s = 0; s < MEMOB_N_STREAMS; s++) need.of[s] = memob_max(need.of[s], before->of[s]);
+        for (s = 0; s < MEMOB_N_STREAMS; s++)
+            if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
         cell->used.of[stream] = number;
         if (touches[k] & 1) cell->wrote.of[stream] = number;
     }
@@ -5981,23 +5981,56 @@ MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     need.of[stream] = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
-        clocks[s] = need.of[s] ? memoi_waits_clock(waits, s, need.of[s]) : NULL;
+        if (!need.of[s]) continue;
+        clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
+        n_needs++;
     }
     *wait = need;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
+    for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
         for (other = 0; other < MEMOB_N_STREAMS && need.of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need.of[s]) wait->of[s] = 0;
+            if (other != s && need.of[other] && clocks[other] && clocks[other]->of[s] >= need.of[s])
+                wait->of[s] = 0;
 
     /* Its clock. */
-    for (s = 0; s < MEMOB_N_STREAMS; s++) {
-        now.of[s] = memob_max(now.of[s], wait->of[s]);
-        for (other = 0; other < MEMOB_N_STREAMS && wait->of[s] && clocks[s]; other++)
-            now.of[other] = memob_max(now.of[other], clocks[s]->of[other]);
+    for (s = 0; s < MEMOB_N_STREAMS && n_needs; s++) {
+        if (!wait->of[s]) continue;
+        if (wait->of[s] > now.of[s]) now.of[s] = wait->of[s];
+        for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
+            if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;
     return number;
+}
+/* --- records of events --- */
+
+/* Sinks record an event behind operations that are awaited.  A few events of each stream take
+ * turns; a wait for an event that was recorded again waits for a later operation of the stream,
+ * which was enqueued before. */
+#define MEMOB_RECORDS_MAX 64
+typedef struct memob_records {
+    int32_t n_events[MEMOB_N_STREAMS];                   /* 1 to MEMOB_RECORDS_MAX */
+    int64_t n[MEMOB_N_STREAMS];                          /* records so far */
+    int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
+} memob_records;
+
+/* The event to record behind everything that the stream has been given so far. */
+MEMOI int32_t memob_records_add(memob_records* records, int32_t stream, int64_t number) {
+    const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
+    records->numbers[stream][event] = number;
+    return event;
+}
+
+/* The event of the first kept record behind an operation; -1: there is none yet. */
+MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, int64_t number) {
+    const int32_t n = records->n_events[stream];
+    int32_t found = -1;
+    for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
+        if (records->numbers[stream][r % n] < number) break;
+        found = (int32_t)(r % n);
+    }
+    return found;
 }
 
 /* ---- >>law --------------------------------------------------------------------------------------
@@ -6017,8 +6050,9 @@ MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t*
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
- * 5. Behind one visit come stores in the order in which their next stays begin, then loads in the
- *    order of their first uses; ties by the number of the item.
+ * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
+ *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the order
+ *    of their first uses.  Last ties go by the number of the item.
  * 6. Items of 0 bytes and kept items have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
@@ -6093,8 +6127,12 @@ typedef struct memob_law_desc {
     const int32_t* lists;        /* (n_lists): memob_list_kind; NULL: EVERY */
     int32_t n_lists;             /* 0: 1; the last ones may only say what comes, see n_tables */
     int32_t n_tables;            /* 0: n_lists; operations are made of so many lists */
+    int32_t has_no_events;       /* 1: all operations are marked as awaited: quicker, for clocks */
     int32_t updates_on_host;     /* UPDATE visits run on the stream of the file, not on compute */
     int32_t n_parcels, n_places; /* 0 places: as many as parcels */
+    /* Not 0: addresses are numbers of slots, below these on the device, on the host and in the
+     * file.  Items are whole slots, which are the cells: quicker. */
+    int32_t n_slots[3];
     int64_t places_at, place_bytes, parcels_at; /* first place on the host; first parcel in file */
 } memob_law_desc;
 
@@ -6107,7 +6145,8 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_bytes each */
-    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
+    int64_t n_kept[MEMOB_N_STREAMS];   /* for memob_waits_make */
+    int32_t n_events[MEMOB_N_STREAMS]; /* for memob_records: waits then are exact */
     memob_arrays arrays;
 } memob_law;
 
@@ -6141,8 +6180,8 @@ typedef struct memoi_due {
     int32_t slot;  /* 0: before all lists; t + 1: behind the visit of time t */
     int32_t order; /* 0: store, 1: load */
     int32_t need;  /* first use of the stay that it is for */
-    int32_t
-        free_s[2]; /* store: last use of the bytes, first by others; load: last use before, value */
+    int32_t free_s
+        [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
     int32_t item, stay;
 } memoi_due;
@@ -6174,6 +6213,7 @@ typedef struct memoi_maker {
     char* makes; /* (n_lists, n_uses): the use makes the item */
     memoi_due* due;
     int32_t n_due;
+    int32_t ahead; /* no transfer before it loads a parcel from the file, but those that passed */
     int32_t* first_use;     /* (n_visits + 1) */
     int32_t* latest;        /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
@@ -6198,6 +6238,7 @@ MEMOI int memoi_due_compare(const void* left, const void* right) {
     if (a->slot != b->slot) return memob_compare(a->slot, b->slot);
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
+    if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
     return a->item != b->item ? memob_compare(a->item, b->item) : memob_compare(a->stay, b->stay);
 }
 
@@ -6218,9 +6259,21 @@ MEMOI int memoi_due_shares_window(const memob_law_desc* desc, const memoi_due* d
     return 0;
 }
 
-/* Sorts, and drops equal ones.  Returns how many are left. */
+/* Sorts, and drops equal ones.  Returns how many are left.  Most are equal to a recent one, so a
+ * small table drops these first. */
 MEMOI int64_t memoi_sort_borders(int64_t* borders, int64_t n) {
-    int64_t n_left = 0;
+    int64_t recent[4096], n_left = 0;
+    int bits = 4;
+    while (bits < 12 && ((int64_t)1 << bits) < n) bits++;
+    for (int64_t k = 0; k < (int64_t)1 << bits; k++) recent[k] = INT64_MIN;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t* seen = &recent[((uint64_t)borders[k] * 0x9e3779b97f4a7c15u) >> (64 - bits)];
+        if (*seen == borders[k]) continue;
+        *seen = borders[k];
+        borders[n_left++] = borders[k];
+    }
+    n = n_left;
+    n_left = 0;
     qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
     for (int64_t k = 0; k < n; k++)
         if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
@@ -6238,6 +6291,14 @@ MEMOI int64_t memoi_cell_at(const int64_t* borders, int64_t n, int64_t at) {
     }
     MEMO_ASSERT(n && borders[low] == at);
     return low;
+}
+
+/* The piece that begins at an address: a slot, or bytes between two borders. */
+MEMOI int64_t memoi_piece_at(const memoi_maker* m, int64_t at) {
+    const int32_t* n_slots = m->desc->n_slots;
+    if (!n_slots[0]) return memoi_cell_at(m->borders, m->n_borders, at);
+    if (at & MEMOI_IN_FILE) return n_slots[0] + n_slots[1] + (at ^ MEMOI_IN_FILE);
+    return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
 MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 && !item->is_kept; }
@@ -6259,8 +6320,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
-    const int64_t begin = memoi_cell_at(m->borders, m->n_borders, at);
-    const int64_t end = memoi_cell_at(m->borders, m->n_borders, at + item->n_bytes);
+    const int64_t begin = memoi_piece_at(m, at);
+    const int64_t end =
+        m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
     int goes_on = k >= 0 && m->stays[k].at == at;
 
@@ -6304,15 +6366,16 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
 /* All stays, in order of their first uses. */
 MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
-    const int64_t n_uses = d->n_uses;
+    const int64_t n_uses = d->n_uses, has_slots = d->n_slots[0];
+    const int64_t n_cells = has_slots ? (int64_t)d->n_slots[0] + d->n_slots[1] : 2 * n_uses;
     int64_t n = 0;
-    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, 2 * n_uses);
+    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, has_slots ? 0 : 2 * n_uses);
     m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY(&m->arrays, memoi_stay, m->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->n_lists* n_uses);
-    m->owners = MEMOB_ARRAY(&m->arrays, int32_t, 2 * n_uses);
-    m->used = MEMOB_ARRAY(&m->arrays, int32_t, 2 * n_uses);
+    m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
+    m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     if (m->arrays.failed) return memob_no_memory(error, "the stays of a step");
 
     /* Cells of the device, and of what is updated on the host. */
@@ -6324,13 +6387,13 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
         MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
         m->first_use[use->visit + 1] = u + 1;
-        if (!memoi_item_moves(item)) continue;
+        if (has_slots || !memoi_item_moves(item)) continue;
         m->borders[n++] = memoi_use_at(item, use);
         m->borders[n++] = memoi_use_at(item, use) + item->n_bytes;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
         if (m->first_use[v + 1] < m->first_use[v]) m->first_use[v + 1] = m->first_use[v];
-    m->n_borders = memoi_sort_borders(m->borders, n);
+    m->n_borders = has_slots ? n_cells : memoi_sort_borders(m->borders, n);
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < m->n_borders; c++) m->owners[c] = m->used[c] = -1;
 
@@ -6390,7 +6453,10 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
         memoi_stay* s = &m->stays[k];
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
-            memoi_law_add_due(m, 0, s, s->changed, m->stays[s->next].first, s->last, s->after);
+            memoi_law_add_due(
+                m, 0, s, s->changed,
+                (int32_t)memob_min(m->stays[s->next].first, s->after < 0 ? INT32_MAX : s->after),
+                s->last, m->stays[s->next].first);
         if (s->is_loaded)
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
                               s->value);
@@ -6522,6 +6588,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel, int32_t slot) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old], slot);
         m->parcels[old].place = -1;
+        if (m->parcels[old].load < m->parcels[old].loads_end)
+            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -6536,14 +6604,16 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel, int32_t slot) {
 
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
-    int32_t next = -1;
     m->places[p->place] = -1;
     p->place = -1;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++)
-        if (m->parcels[k].place < 0 && m->parcels[k].is_in_file &&
-            memoi_parcel_due(m, k) < (next < 0 ? INT32_MAX : memoi_parcel_due(m, next)))
-            next = k;
-    return next < 0 || memoi_parcel_read(m, next, slot);
+    for (; m->ahead < m->n_due; m->ahead++) {
+        const memoi_due* due = &m->due[m->ahead];
+        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
+        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
+            m->loads[next->load] == m->ahead)
+            return memoi_parcel_read(m, due->parcel, slot);
+    }
+    return 1;
 }
 
 /* --- transfers --- */
@@ -6619,6 +6689,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
         if (due->parcel < 0 || !due->slot || (due->slot - 1) / n != list) continue;
         *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
     }
+    m->ahead = 0;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         p->load = n_loads;
@@ -6638,6 +6709,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = 0;
     m->n_ranges = 0;
+
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
         const int32_t t = slot - 1;
         if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);
@@ -6668,10 +6740,13 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
+    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
     memo_status status;
-    m->ops_most = n_times + 5 * (int64_t)m->n_due;
-    m->parts_most = n_refs + 5 * (int64_t)m->n_due;
-    m->ranges_most = n_refs + 10 * (int64_t)m->n_due;
+    for (int32_t i = 0; i < d->n_items; i++)
+        if (d->items[i].file >= 0) n_each = 5;
+    m->ops_most = n_times + n_each * m->n_due;
+    m->parts_most = n_refs + n_each * m->n_due;
+    m->ranges_most = n_refs + 2 * n_each * m->n_due;
     law->ops = MEMOB_ARRAY(&law->arrays, memob_op, m->ops_most);
     law->parts = MEMOB_ARRAY(&law->arrays, memob_part, m->parts_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
@@ -6719,8 +6794,7 @@ MEMOI void memoi_split_take(memoi_split* p, const memoi_maker* m, int32_t op, in
     const int32_t* first = &m->first_range[2 * op + writes];
     p->n_set = p->n_touched = 0;
     for (int32_t r = first[0]; r < first[1]; r++) {
-        int64_t piece = memoi_cell_at(m->borders, m->n_borders, m->ranges[r].begin);
-        for (; m->borders[piece] < m->ranges[r].end; piece++) {
+        for (int64_t piece = m->ranges[r].begin; piece < m->ranges[r].end; piece++) {
             if (p->stamp[piece] == op + 1) continue;
             p->stamp[piece] = op + 1;
             p->set[p->n_set++] = (int32_t)piece;
@@ -6764,6 +6838,31 @@ MEMOI void memoi_split_touches(memoi_split* p, const memoi_maker* m) {
     }
 }
 
+/* Each slot is a cell. */
+MEMOI memo_status memoi_law_touch_slots(memoi_maker* m, memo_error* error) {
+    memob_law* law = m->law;
+    int32_t* stamp;
+    law->n_cells = m->desc->n_slots[0] + m->desc->n_slots[1] + m->desc->n_slots[2];
+    law->touches = MEMOB_ARRAY(&law->arrays, int32_t, m->n_ranges);
+    stamp = MEMOB_ARRAY(&m->arrays, int32_t, law->n_cells); /* 1 + the latest operation */
+    if (law->arrays.failed || m->arrays.failed)
+        return memob_no_memory(error, "the slots of a step");
+    for (int32_t op = 0; op < law->n_ops; op++) {
+        const int32_t* first = &m->first_range[2 * op];
+        law->ops[op].first_touch = law->n_touches;
+        for (int32_t writes = 1; writes >= 0; writes--)
+            for (int32_t r = first[writes]; r < first[writes + 1]; r++) {
+                const int64_t slot = memoi_piece_at(m, m->ranges[r].begin);
+                MEMO_ASSERT(m->ranges[r].end == m->ranges[r].begin + 1 && slot < law->n_cells);
+                if (stamp[slot] == op + 1) continue;
+                stamp[slot] = op + 1;
+                law->touches[law->n_touches++] = 2 * (int32_t)slot + writes;
+            }
+        law->ops[op].n_touches = law->n_touches - law->ops[op].first_touch;
+    }
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     memoi_split p = MEMO_ZERO(memoi_split);
@@ -6774,6 +6873,13 @@ MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
         m->borders[2 * r + 1] = m->ranges[r].end;
     }
     m->n_borders = memoi_sort_borders(m->borders, 2 * m->n_ranges);
+    for (int64_t r = 0; r < m->n_ranges; r++) { /* from now on ranges of pieces */
+        int64_t end = memoi_cell_at(m->borders, m->n_borders, m->ranges[r].begin);
+        const int64_t begin = end;
+        while (m->borders[end] < m->ranges[r].end) end++;
+        m->ranges[r].begin = begin;
+        m->ranges[r].end = end;
+    }
     p.cell = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
     p.size = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
     p.hits = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
@@ -6802,40 +6908,66 @@ MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
 
 /* --- what is awaited --- */
 
-/* A list after another.  Adds the list's operations and marks those that are awaited.  ops: of each
- * stream, the operation of each kept number. */
-MEMOI void memoi_law_mark(memob_law* law, int32_t list, memob_waits* waits, int32_t** ops) {
+/* A sink that only counts. */
+typedef struct memoi_counter {
+    memob_waits waits;
+    int32_t* ops[MEMOB_N_STREAMS];     /* of each kept number: the operation */
+    int64_t* records[MEMOB_N_STREAMS]; /* and the records before its end */
+    int64_t n_records[MEMOB_N_STREAMS];
+    memob_arrays arrays;
+} memoi_counter;
+
+/* Adds a list.  The first time marks what is awaited, then counts the records that a wait looks
+ * back. */
+MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked) {
     for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-        memob_op* op = &law->ops[k];
+        const int32_t stream = law->ops[k].stream;
         memob_numbers wait;
-        const int64_t number = memob_law_add(law, waits, k, &wait);
-        ops[op->stream][number & waits->mask[op->stream]] = k;
-        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-            if (wait.of[s]) law->ops[ops[s][wait.of[s] & waits->mask[s]]].is_awaited = 1;
+        const int64_t number = memob_law_add(law, &c->waits, k, &wait);
+        c->ops[stream][number & c->waits.mask[stream]] = k;
+        c->records[stream][number & c->waits.mask[stream]] = c->n_records[stream];
+        c->n_records[stream] += law->ops[k].is_awaited;
+        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+            const int64_t at = wait.of[s] & c->waits.mask[s];
+            if (!wait.of[s]) continue;
+            law->ops[c->ops[s][at]].is_awaited = 1;
+            if (is_marked)
+                law->n_events[s] = (int32_t)memob_min(
+                    MEMOB_RECORDS_MAX,
+                    memob_max(law->n_events[s], c->n_records[s] - c->records[s][at]));
+        }
     }
 }
 
-MEMOI memo_status memoi_law_find_awaited(memob_law* law, memo_error* error) {
-    memob_waits waits;
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    int32_t* ops[MEMOB_N_STREAMS];
-    memo_status status;
+MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) law->n_events[s] = 1;
     for (int32_t list = 0; list < law->n_lists; list++) {
         int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
         for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) n[law->ops[k].stream]++;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
             law->n_kept[s] = memob_max(law->n_kept[s], 2 * n[s]);
     }
-    status = memob_waits_make(&waits, law->n_cells, law->n_kept, error);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++)
-        ops[s] = MEMOB_ARRAY(&arrays, int32_t, waits.mask[s] + 1);
-    if (!status && arrays.failed) status = memob_no_memory(error, "the waits of a step");
 
-    /* The last list repeats; its waits do from its third time on. */
-    for (int32_t list = 0; list < law->n_lists + 2 && !status; list++)
-        memoi_law_mark(law, (int32_t)memob_min(list, law->n_lists - 1), &waits, ops);
-    memob_arrays_free(&arrays);
-    memob_waits_free(&waits);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && has_no_events; s++)
+        law->n_events[s] = MEMOB_RECORDS_MAX;
+    for (int32_t k = 0; k < law->n_ops && has_no_events; k++) law->ops[k].is_awaited = 1;
+
+    /* A list may follow itself; the waits of the last one repeat from its third time on. */
+    for (int is_marked = 0; is_marked < 2 && !status && !has_no_events; is_marked++) {
+        memoi_counter c;
+        memset(&c, 0, sizeof c);
+        status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
+        for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++) {
+            c.ops[s] = MEMOB_ARRAY(&c.arrays, int32_t, c.waits.mask[s] + 1);
+            c.records[s] = MEMOB_ARRAY(&c.arrays, int64_t, c.waits.mask[s] + 1);
+        }
+        if (!status && c.arrays.failed) status = memob_no_memory(error, "the waits of a step");
+        for (int32_t k = 0; k < 2 * law->n_lists + 1 && !status; k++)
+            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked);
+        memob_arrays_free(&c.arrays);
+        memob_waits_free(&c.waits);
+    }
     return status;
 }
 
@@ -6862,8 +6994,9 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status) status = memoi_law_find_cells(&maker, error);
-    if (!status) status = memoi_law_find_awaited(law, error);
+    if (!status && desc->n_slots[0]) status = memoi_law_touch_slots(&maker, error);
+    if (!status && !desc->n_slots[0]) status = memoi_law_find_cells(&maker, error);
+    if (!status) status = memoi_law_find_awaited(law, desc->has_no_events, error);
     memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
     return status;
@@ -6905,16 +7038,16 @@ typedef struct memob_step_times {
     int64_t n_bytes[5]; /* by memob_op_kind: bytes that travel */
 } memob_step_times;
 
-typedef struct memoi_span {
+typedef struct memoi_clock_span {
     double begin_s, end_s;
     double bytes_per_s;
-} memoi_span;
+} memoi_clock_span;
 
 typedef struct memoi_clock {
     const memob_law* law;
     const memob_costs* costs;
     memob_waits waits;
-    memoi_span* spans[MEMOB_N_STREAMS]; /* of operation k: at k & waits.mask */
+    memoi_clock_span* spans[MEMOB_N_STREAMS]; /* of operation k: at k & waits.mask */
     double now_s[MEMOB_N_STREAMS];
     memob_step_times times;
     memob_arrays arrays;
@@ -6933,7 +7066,7 @@ MEMOI double memoi_clock_overlap(const memoi_clock* c, int32_t stream, double be
                                  double end_s) {
     double sum_s = 0;
     for (int64_t k = memoi_clock_first_after(c, stream, begin_s); k <= c->waits.n[stream]; k++) {
-        const memoi_span* span = &c->spans[stream][k & c->waits.mask[stream]];
+        const memoi_clock_span* span = &c->spans[stream][k & c->waits.mask[stream]];
         const double from_s = span->begin_s > begin_s ? span->begin_s : begin_s;
         const double to_s = span->end_s < end_s ? span->end_s : end_s;
         if (to_s > from_s) sum_s += to_s - from_s;
@@ -6953,7 +7086,7 @@ MEMOI double memoi_clock_cross(const memoi_clock* c, int32_t stream, double begi
     if (rate <= 0) return begin_s;
     for (int64_t k = limit > 0 ? memoi_clock_first_after(c, other, begin_s) : INT64_MAX;
          k <= c->waits.n[other]; k++) {
-        const memoi_span* span = &c->spans[other][k & c->waits.mask[other]];
+        const memoi_clock_span* span = &c->spans[other][k & c->waits.mask[other]];
         double left = limit - span->bytes_per_s, done;
         if (left > rate || span->bytes_per_s <= 0) left = rate;
         if (left < limit / 4) left = limit / 4; /* nobody starves */
@@ -7014,7 +7147,7 @@ MEMOI void memoi_clock_add(memoi_clock* c, int32_t number, int is_counted) {
     const int32_t stream = op->stream;
     memob_step_times* times = &c->times;
     memob_numbers wait;
-    memoi_span* span;
+    memoi_clock_span* span;
     const int64_t k = memob_law_add(c->law, &c->waits, number, &wait);
     double begin_s = c->now_s[stream], end_s;
     int32_t last = -1;
@@ -7064,7 +7197,7 @@ MEMOI memo_status memob_clock_run(const memob_law* law, const memob_costs* costs
     c.costs = costs;
     status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++)
-        c.spans[s] = MEMOB_ARRAY(&c.arrays, memoi_span, c.waits.mask[s] + 1);
+        c.spans[s] = MEMOB_ARRAY(&c.arrays, memoi_clock_span, c.waits.mask[s] + 1);
     if (!status && c.arrays.failed) status = memob_no_memory(error, "the clock of a step");
 
     for (int32_t k = 0; !status && k < law->n_lists - 1; k++) {
@@ -7115,42 +7248,26 @@ typedef struct memob_swap_place {
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
-/* One layer in its rounding buffer, host memory and the file. */
+/* One layer in host memory. */
 typedef struct memob_swap_turn {
-    int32_t ordinal;    /* among the moved layers */
-    int64_t host_begin; /* of its part of host memory */
-    int64_t file_begin; /* in the file, if it is spilled */
-
-    int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int64_t host_begin;    /* of its part of host memory, unless layers share places there */
     int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
-    /* Offsets in host memory of the HANDED rows that come before, and go after, the step's forward
-     * [0] and backward [1]; -1: none. */
-    int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
-/* The forward or the backward of a step.  In the order of visits each rounding buffer has one user
- * after the other. */
+/* The forward or the backward of a step. */
 typedef struct memob_swap_visit {
     int32_t step, is_backward;
-    int32_t odd;      /* the rounding buffer of the step */
-    int32_t forward;  /* of a backward: the visit that is its forward */
-    int32_t previous; /* the visit before that used the buffer; -1: none */
-    int32_t leaves;   /* of a forward: another visit uses the buffer before the backward does */
-    int32_t back;     /* its end brings back the rows of this step; -1: none */
-    int32_t stores;   /* its end copies to the host; bit 1: rows that come back alone */
-    /* The visit whose end enqueues the last copies that it waits for: way 0: to the host, way 1:
-     * back, before a backward; -1: none that is not waited for anyway. */
-    int32_t waits, way;
+    int32_t odd;     /* the rounding buffer of the step */
+    int32_t forward; /* of a backward: the visit that is its forward */
 } memob_swap_visit;
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_buffer;    /* tensors that swap rows, in its rounding buffer; 1: has a pack */
     int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
     int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
     int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
-    int32_t returns;        /* its rows leave, and come back */
+    int32_t returns;        /* likewise: its rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -7164,6 +7281,8 @@ typedef struct memob_swap_sum {
      * (even layers high, odd layers low); the same for the tensor that recomputes most among the
      * tensors cut in two. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+    int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
+    int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
 } memob_swap_sum;
 
 typedef struct memob_swap_placement {
@@ -7174,9 +7293,12 @@ typedef struct memob_swap_placement {
     memob_swap_visit* visits;     /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
     memob_swap_sum* sums;         /* (n_layers) */
-    int64_t* tiles;               /* (n_layers): of the tensor that is placed */
-    int32_t n_host_layers;        /* places for layers in host memory */
-    int32_t n_slices;             /* of a layer */
+    int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
+                       it stays there; -1: it has none there */
+    int64_t* tiles; /* (n_layers): of the tensor that is placed */
+    int32_t n_host_layers; /* places for layers in host memory */
+    int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
+    int32_t n_slices;      /* of a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
@@ -7704,22 +7826,27 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     }
 }
 
-/* A step must recompute the rows that it did not swap if a visit between its forward and its
- * backward overwrites these rows.  That is a visit of a step that also recomputes rows; or that
- * swaps rows in the same buffer, because recomputed rows may begin before the border.  Tensors with
- * the same rows get the same answer, so that one recomputation serves all of these tensors. */
+/* Sets for each step whether the tensor's rows are overwritten between forward and backward.
+ * Swapped rows move then: another step swaps rows in the same buffer.  Other rows are recomputed:
+ * another step also recomputes rows; or swaps rows in the same buffer, because recomputed rows may
+ * begin before the border.  Tensors with the same rows get the same answer, so that one
+ * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
                                        int64_t n_tiles, memob_swap_sum* sums) {
-    int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
-    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = 0;
+    int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
+    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = sums[k].returns = 0;
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
-        int32_t* is_overwritten = &sums[visit->step].is_overwritten;
+        memob_swap_sum* sum = &sums[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
-        if (visit->is_backward)
-            *is_overwritten |= cut > visit->forward || (n && swapped[visit->odd] > visit->forward);
-        *(n < n_tiles ? &cut : &swapped[visit->odd]) = k;
+        if (visit->is_backward) {
+            sum->is_overwritten |=
+                cut > visit->forward || (n && whole[visit->odd] > visit->forward);
+            sum->returns |= n && swapped[visit->odd] > visit->forward;
+        }
+        *(n < n_tiles ? &cut : &whole[visit->odd]) = k;
+        if (n) swapped[visit->odd] = k;
     }
 }
 
@@ -7762,6 +7889,8 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     if (is_layer || is_handed) return region;
 
     if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++)
+        order->moves[(int64_t)t * desc->n_layers + layer] = -1;
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
@@ -7808,23 +7937,28 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
         }
         if (!swapped) continue;
+        if (place)
+            place->offset =
+                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
 
-        /* What is moved. */
-        sum->uses_buffer += sign;
+        /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
+        if (sign > 0)
+            order->moves[(int64_t)t * desc->n_layers + layer] =
+                is_packed || sum->returns ? moved * row_bytes : 0;
+        if (!is_packed && !sum->returns) continue;
         if (is_input) {
             sum->input_bytes += sign * moved * row_bytes;
             sum->input_offset = sum->host_bytes;
         }
         if (place) {
-            place->offset =
-                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
             place->moved_begin = is_odd ? n - swapped : 0;
             place->moved_end = place->moved_begin + moved;
-            place->host_offset = sum->host_bytes;
+            place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
         }
-        sum->moved_bytes += sign * moved * row_bytes;
-        sum->host_bytes += sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += sign * (moved > 0);
+        *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved * row_bytes;
+        *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) +=
+            sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved > 0);
     }
     region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
@@ -7849,7 +7983,6 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
         if (!sum->pack_bytes) continue;
-        sum->uses_buffer = 1;
         sum->free_bytes += sum->cut_free_bytes;
         area_bytes = memob_max(area_bytes, sum->pack_bytes);
     }
@@ -7883,28 +8016,27 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     return area_bytes;
 }
 
-/* After all tensors: sets the order of visits in the rounding buffers.  A step whose backward is
- * the next user of its buffer is not moved then.  Returns the bytes of the packs. */
+/* After all tensors: a pack moves if another pack uses its buffer between its forward and its
+ * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
-    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(p) : 0;
-    int32_t layer, k, last[2] = {-1, -1};
-    for (layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (k = 0; k < p->n_visits; k++) {
-        memob_swap_visit* visit = &p->visits[k];
+    int64_t pack_bytes;
+    int32_t last[2] = {-1, -1};
+    if (!desc->tensor_kinds) return 0;
+    pack_bytes = memoi_swap_sum_packs(p);
+    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_swap_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->step];
-        visit->previous = visit->back = -1;
-        visit->leaves = 0;
-        if (!sum->uses_buffer) continue;
-        visit->previous = last[visit->odd];
+        if (!sum->pack_bytes) continue;
+        if (visit->is_backward && last[visit->odd] > visit->forward) sum->returns = 1;
         last[visit->odd] = k;
-        if (!visit->is_backward || visit->previous == visit->forward) continue;
-        sum->returns = p->visits[visit->forward].leaves = 1;
-        if (sum->moved_bytes) p->visits[visit->previous].back = visit->step;
     }
-    for (layer = 0; layer < p->n_layers; layer++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
-        if (sum->uses_buffer && !sum->returns)
-            sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
+        if (!sum->returns) continue;
+        sum->moved_bytes += sum->pack_moved_bytes;
+        sum->host_bytes += sum->pack_host_bytes;
+        sum->n_copies += sum->n_pack_copies;
     }
     return pack_bytes;
 }
@@ -8011,9 +8143,13 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
         memoi_swap_pack_layer(
             desc, layer,
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
-        for (int32_t t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
-            if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
+            if (sum->is_pack_overwritten)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
+            if (!sum->returns) places[t].moved_end = places[t].moved_begin;
+            places[t].host_offset += sum->host_bytes - sum->pack_host_bytes;
+        }
     }
 }
 
@@ -8083,27 +8219,6 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Layers leave their places in host memory in the forward and return in the backward, so the last
- * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
- * a table of rows may violate it. */
-MEMOI memo_status memoi_swap_check_returns(const memo_swap_desc* desc,
-                                           const memob_swap_placement* placement,
-                                           memo_error* error) {
-    int32_t later = -1;
-    for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
-        const int32_t back = placement->visits[k].back;
-        if (back < 0) continue;
-        if (later >= 0 && back > later)
-            return MEMOI_INVALID(
-                desc,
-                "rows: layer %d returns before layer %d, and left before it; let even and odd "
-                "swapped layers alternate, or set n_host_layers to 0 or %d",
-                (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
-        later = back;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Places the moved layers in host memory and in the file, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
@@ -8111,8 +8226,7 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     const int64_t place_bytes =
         memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
                                host_bytes, desc->n_host_layers, sizes);
-    int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
-    int32_t k = 0;
+    int64_t host_begin = placement->fixed_host_bytes;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
@@ -8121,52 +8235,17 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
-        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) { /* it is not moved */
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            if (!place->is_layer) place->moved_end = place->moved_begin;
-        }
-        if (sum->moved_bytes == 0) continue;
-
-        /* With a place for each layer they follow each other.  Otherwise number k of the moved
-         * layers uses place k mod n_host_layers. */
-        k++;
-        turn->host_begin = host_begin;
-        turn->file_begin = file_begin;
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        host_begin += place_bytes ? place_bytes : sum->host_bytes;
-        if (k <= sizes->n_spilled_layers) file_begin += sum->host_bytes;
-        if (place_bytes && k % placement->n_host_layers == 0)
-            host_begin = placement->fixed_host_bytes;
+        turn->host_begin = host_begin;
+        host_begin += sum->host_bytes;
     }
+    placement->place_bytes = place_bytes;
 }
 
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
 MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
     return placement->handed >= 0 && step >= placement->n_slices &&
            placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
-}
-
-/* Where HANDED rows wait on the host.  The input of a step is stored once, where the backward reads
- * the input; unless the input is not moved, or has no place of its own on the host. */
-MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    for (int32_t i = n - 1; i >= 0; i--) {
-        memob_swap_turn* turn = &placement->turns[i];
-        int64_t common;
-        turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
-        if (placement->handed < 0) continue;
-        common = placement->handed_begin +
-                 i % n_slices * placement->slice_rows * placement->handed_row_bytes;
-        if (i >= n_slices) {
-            turn->hand_in[0] = memob_swap_shares_input(placement, i)
-                                   ? turn->host_begin + placement->sums[i].input_offset
-                                   : common;
-            turn->hand_out[1] = common;
-        }
-        if (i >= n - 2) continue; /* the last two stay on the device */
-        turn->hand_out[0] = i + n_slices < n ? turn[n_slices].hand_in[0] : common;
-        turn->hand_in[1] = common;
-    }
 }
 
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
@@ -8212,71 +8291,14 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
     return (int32_t)memob_min(last[0], last[1]);
 }
 
-/* The order of a step, from the sums and sizes alone: what comes back, what is handed on, and the
- * waits of the compute stream.  A copy is later than all before it on its stream. */
+/* Which routed rows follow which. */
 MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
-    memob_swap_turn* turns = placement->turns;
-    memob_swap_visit* visits = placement->visits;
-    const memob_swap_sum* sums = placement->sums;
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, k, routed = -1, source[2] = {-1, -1};
-    int32_t seen[2] = {-1,
-                       -1}; /* the latest visit whose copies to the host, and back, have ended */
-    int32_t last[2][2] = {{-1, -1}, {-1, -1}}; /* visits that recorded them, of each buffer */
-    memoi_swap_hand_rows(placement);
-    for (i = k = 0; i < n; i++) {
-        turns[i].routed_bytes = sums[i].routed_bytes;
-        turns[i].routed_before = sums[i].uses_routed ? routed : -1;
-        if (sums[i].uses_routed) routed = i;
-        turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
-        turns[i].layer_source =
-            i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
-    }
-
-    for (k = 0; k < placement->n_visits; k++) {
-        memob_swap_visit* visit = &visits[k];
-        const int32_t previous = visit->previous, is_backward = visit->is_backward;
-        const int leaves = /* rows of another forward leave before this visit */
-            previous >= 0 && !visits[previous].is_backward && visits[previous].stores & 2;
-        const int32_t way = is_backward && (!leaves || visits[previous].back == visit->step);
-        const int64_t shared =
-            memob_swap_shares_input(placement, visit->step) ? sums[visit->step].input_bytes : 0;
-        int32_t need = -1, *before;
-        i = visit->step;
-        visit->stores = 0;
-        visit->way = way;
-        if (!is_backward)
-            visit->stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
-                            (visit->leaves && sums[i].moved_bytes > shared ? 2 : 0);
-        if (!way && leaves) need = previous;
-        if (way && previous >= 0 && visits[previous].back == i) need = previous;
-
-        /* Slices, one micro-batch: a forward has the number of its step.  HANDED rows of step i
-         * come after all copies of step i - 3 to the host, and in the backward at the end of step
-         * i + 2.  The first slice waits for all LAYER rows that its layer overwrites: of the latest
-         * layer before in its region that moves any.  All LAYER rows must be back before the last
-         * slice. */
-        if (!is_backward && i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
-        if (!is_backward && turns[i].hand_in[0] >= 0) seen[0] = (int32_t)memob_max(seen[0], i - 3);
-        if (!is_backward && i % n_slices == 0) {
-            before = &source[i / n_slices & 1];
-            if (*before >= 0 && sums[i].uses_layer)
-                need = (int32_t)memob_max(need, *before + n_slices - 1);
-            if (sums[i].layer_bytes) *before = i;
-        }
-        if (way && turns[i].hand_in[1] >= 0) need = (int32_t)memob_max(need, k - 2);
-        if (way && i % n_slices == n_slices - 1 && sums[i].layer_bytes)
-            need = (int32_t)memob_max(need, k - 1 - n_slices);
-
-        /* Rows that came back to a buffer came after the rows before them had left. */
-        visit->waits = need <= seen[way] ? -1 : memoi_swap_record_of(last[way], need);
-        seen[way] = (int32_t)memob_max(seen[way], visit->waits);
-        if (way && visit->waits >= 0 && visits[visit->waits].stores)
-            seen[0] = (int32_t)memob_max(seen[0], visit->waits);
-        if (visit->stores) last[0][visit->odd] = k;
-        if (visit->back >= 0 ||
-            (way && (turns[i].layer_source >= 0 || (i >= 2 && turns[i - 2].hand_in[1] >= 0))))
-            last[1][visit->odd] = k;
+    int32_t routed = -1;
+    for (int32_t i = 0; i < placement->n_layers; i++) {
+        memob_swap_turn* turn = &placement->turns[i];
+        turn->routed_bytes = placement->sums[i].routed_bytes;
+        turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
+        if (placement->sums[i].uses_routed) routed = i;
     }
 }
 
@@ -8310,11 +8332,14 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
     memoi_swap_list_visits(desc, placement);
+    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
+        placement->moves[k] = -1;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
@@ -8333,9 +8358,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
     memob_swap_find_turns(placement);
-    status = memoi_swap_check_returns(desc, placement, error);
-    if (status) memob_swap_placement_free(placement);
-    return status;
+    return MEMO_STATUS_OK;
 }
 
 /* Also writes to desc how many places host_bytes have room for; 0: no limit. */
@@ -8372,164 +8395,246 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
     return status;
 }
 
-/* ---- >>swap order -------------------------------------------------------------------------------
- * Knows: the operations of a step, in the order in which the engine enqueues them.  Knows nothing
- * of addresses, devices and times.
+/* ---- >>swap items -------------------------------------------------------------------------------
+ * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
+ * offsets, streams and times.
  *
- * This room is the law of a step.  >>swap engine runs its operations on a device, the planner
- * (memo_plan.h, >>row times) on a clock. */
+ * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
+ * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
+ * buffers in the same steps (a class), LAYER rows, the surplus of ROUTED tensors, HANDED rows of a
+ * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
+ * holds at different times share bytes.
+ *
+ * 1. A class has a slot for even and one for odd steps; so have HANDED rows.  A slice of LAYER rows
+ *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
+ * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
+ *    layers share places there.
+ * 3. With places, the rows of a step are a parcel, of one slot on the host. */
 
-/* The events of a step: two each, of even and odd steps; and one of each place in host memory. */
-enum {
-    MEMOB_SWAP_COMPUTED = 0,  /* all work of a step before its end */
-    MEMOB_SWAP_HANDED = 2,    /* HANDED rows are on the host */
-    MEMOB_SWAP_STORED = 4,    /* and so are the other rows */
-    MEMOB_SWAP_LOADED = 6,    /* rows are on the device */
-    MEMOB_SWAP_ROUTED = 8,    /* the surplus is on the host; + 1: on the device */
-    MEMOB_SWAP_FILE_DONE = 10 /* the rows of a place are written, or read back */
-};
-/* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the
- * moved layer that the file takes, + 1 if it gives the layer back. */
-enum {
-    MEMOB_SWAP_WAIT,
-    MEMOB_SWAP_RECORD,
-    MEMOB_SWAP_COPY_HANDED,
-    MEMOB_SWAP_COPY_ROWS,   /* but for HANDED and LAYER tensors */
-    MEMOB_SWAP_COPY_LAYER,  /* rows of LAYER tensors */
-    MEMOB_SWAP_COPY_ROUTED, /* the surplus of ROUTED tensors */
-    MEMOB_SWAP_USE_FILE
-};
-typedef struct memob_swap_op {
-    int32_t kind, stream, of;
-} memob_swap_op;
+typedef struct memob_swap_items {
+    int32_t n_steps, n_slices;
+    int32_t n_classes;
+    int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
+    int32_t input;     /* the class of the INPUT tensor; -1: none */
+    int32_t n_items, n_uses, n_visits;
+    memob_visit* visits;
+    memob_item* items;
+    memob_use* uses;
+    char* moves;   /* (n_classes, n_steps): 0: none of the rows move, even if others use the slot */
+    int64_t n_own; /* slots of the host for rows; behind them: LAYER, ROUTED, HANDED */
+    memob_arrays arrays;
+} memob_swap_items;
 
-typedef struct memob_swap_ops {
-    int32_t n;
-    memob_swap_op list[20];
-} memob_swap_ops;
+/* The items: of each class all steps, then LAYER and ROUTED rows of all steps, then HANDED rows of
+ * each slice. */
+typedef enum memob_swap_item_kind {
+    MEMOB_SWAP_ITEM_CLASS = 0,
+    MEMOB_SWAP_ITEM_LAYER,
+    MEMOB_SWAP_ITEM_ROUTED,
+    MEMOB_SWAP_ITEM_HANDED
+} memob_swap_item_kind;
 
-MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, int32_t of) {
-    const memob_swap_op op = {kind, stream, of};
-    ops->list[ops->n++] = op;
+MEMOI memob_swap_item_kind memob_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
+    const int32_t k = item / it->n_steps - it->n_classes;
+    return k < 0 ? MEMOB_SWAP_ITEM_CLASS : (memob_swap_item_kind)memob_min(k + 1, 3);
 }
 
-/* Before visit k computes. */
-MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
-                                memob_swap_ops* ops) {
+/* Tables of the law. */
+enum { MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH };
+
+/* A step of the placement has the tensor's rows in a rounding buffer. */
+MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
+    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
+}
+
+/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
+ * whole.  INPUT is a class of its own. */
+MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                   memob_swap_items* it) {
+    it->input = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        int32_t step = 0, same = -1;
+        it->class_of[t] = -1;
+        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
+        if (step == p->n_layers) continue;
+        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
+            if (it->class_of[u] < 0 || u == p->input) continue;
+            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            for (step = 0; step < p->n_layers && !is_packed; step++)
+                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
+            if (is_packed || step == p->n_layers) same = u;
+        }
+        it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
+        if (t == p->input) it->input = it->class_of[t];
+    }
+}
+
+MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
+                              int64_t at, int64_t host) {
+    const memob_use use = {visit, item, how, 0, at, host};
+    if (it->uses) it->uses[it->n_uses] = use;
+    it->n_uses++;
+}
+
+/* What a visit uses.  LAYER rows come back before the last slice, which is the first of a backward,
+ * and are free when the backward of their own slice is over; the waits are those of uses by all
+ * slices. */
+MEMOI void memoi_swap_use_items(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                memob_swap_items* it, int32_t k) {
     const memob_swap_visit* visit = &p->visits[k];
-    const memob_swap_turn* turn = &p->turns[visit->step];
-    const int32_t event = visit->waits < 0 ? -1 : p->visits[visit->waits].odd;
-    ops->n = 0;
-    if (visit->is_backward) {
-        if (event >= 0)
-            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
-                              (visit->way ? MEMOB_SWAP_LOADED : MEMOB_SWAP_STORED) + event);
-        if (turn->routed_bytes)
-            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED + 1);
-        return;
+    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_slices, slice = i % n_slices;
+    const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
+    const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
+    const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
+    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+    for (int32_t c = 0; c < it->n_classes; c++)
+        if (it->items[c * n + i].n_bytes)
+            memoi_swap_add_use(it, k, c * n + i, it->moves[c * n + i] ? read : make,
+                               2 * c + visit->odd, -1);
+    for (int32_t s = slice; s >= 0; s--)
+        if (p->sums[i - slice + s].uses_layer &&
+            (s == slice || (visit->is_backward && slice == n_slices - 1)))
+            memoi_swap_add_use(it, k, layers + i - slice + s, read,
+                               layer_at + (i / n_slices & 1) * n_slices + s, -1);
+    if (it->items[routed + i].n_bytes) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
+    if (p->handed >= 0) {
+        const int is_shared =
+            !visit->is_backward && i + n_slices < n && memob_swap_shares_input(p, i + n_slices);
+        memoi_swap_add_use(it, k, handed + slice,
+                           i < n_slices && !visit->is_backward ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                           routed_at + 1 + visit->odd,
+                           is_shared ? it->items[it->input * n + i + n_slices].host : -1);
     }
-    if (turn->routed_before >= 0 && p->turns[turn->routed_before].routed_bytes)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED);
-    if (event >= 0 && (!is_forward_only || p->handed >= 0))
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_STORED + event);
-    if (turn->hand_in[0] >= 0)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + visit->odd);
+    (void)desc;
 }
 
-/* The rows of a step leave: first the rows that the step hands on, then (forward) its own rows. */
-MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_visit* visit,
-                                int is_forward_only, memob_swap_ops* ops) {
-    const int32_t step = visit->step, odd = visit->odd;
-    const memob_swap_turn* turn = &p->turns[step];
-    const int is_moved = p->sums[step].moved_bytes && !is_forward_only;
-    const int32_t file_done =
-        is_moved ? MEMOB_SWAP_FILE_DONE + turn->ordinal % p->n_host_layers : 0;
-    if (turn->hand_out[visit->is_backward] >= 0) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_HANDED + odd);
-    }
-    if (visit->is_backward) return;
-
-    if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, file_done);
-    if (!is_forward_only) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_HOST, step);
-    }
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_STORED + odd);
-    if (!is_moved || turn->ordinal >= p->sizes.n_spilled_layers) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_STORED + odd);
-    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE, 2 * turn->ordinal);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+MEMOI void memob_swap_items_free(memob_swap_items* it) {
+    memob_arrays_free(&it->arrays);
+    memset(it, 0, sizeof *it);
 }
 
-/* After visit k computed: its rows leave, because rows that come take their place. */
-MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
-                              memob_swap_ops* ops) {
-    const memob_swap_visit* visit = &p->visits[k];
-    const int32_t step = visit->step, odd = visit->odd, is_backward = visit->is_backward;
-    const memob_swap_turn* turn = &p->turns[step];
-    const int32_t next = step + (is_backward ? -2 : 2);
-    const int32_t back = is_forward_only ? -1 : visit->back;
-    const int32_t back_layer = is_backward ? turn->layer_source : -1;
-    const int32_t ordinal = back < 0 ? -1 : p->turns[back].ordinal;
-    const int32_t file_done =
-        back < 0 ? 0 : MEMOB_SWAP_FILE_DONE + ordinal % p->n_host_layers; /* of its place */
-    const int hands_out = turn->hand_out[is_backward] >= 0, loads = back >= 0 || back_layer >= 0;
-    const int hands_in =
-        next >= 0 && next < p->n_layers && p->turns[next].hand_in[is_backward] >= 0;
-    const int stores =
-        is_backward ? hands_out : visit->stores && (!is_forward_only || p->handed >= 0);
-    const int routes_out = !is_backward && turn->routed_bytes;
-    const int32_t routed = is_backward ? turn->routed_before : -1;
-    const int routes_in = routed >= 0 && p->turns[routed].routed_bytes;
-    ops->n = 0;
-    if (!stores && !loads && !hands_in && !routes_out && !routes_in) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_COMPUTED + odd);
-    if (stores || routes_out)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_COMPUTED + odd);
-    if (routes_out) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_ROUTED);
+/* Fills in the items; 0 bytes: the step has none. */
+MEMOI void memoi_swap_fill_items(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                 memob_swap_items* it) {
+    const int32_t n = p->n_layers, has_places = p->sizes.n_spilled_layers > 0;
+    int is_routed = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        is_routed |= memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    it->n_own = has_places ? p->n_host_layers : (int64_t)it->n_classes * n;
+    for (int32_t k = 0; k < it->n_items; k++) {
+        const memob_swap_item_kind kind = memob_swap_item_kind_of(it, k);
+        const int32_t step = k % n, of_class = k / n;
+        const memob_item item = {0, 0, 0, -1, -1, it->n_own + k - it->n_classes * n, -1};
+        memob_item* made = &it->items[k];
+        *made = item;
+        if (kind == MEMOB_SWAP_ITEM_LAYER) made->n_bytes = p->sums[step].uses_layer > 0;
+        if (kind == MEMOB_SWAP_ITEM_ROUTED)
+            made->n_bytes = is_routed && p->sums[step].uses_routed > 0;
+        if (kind == MEMOB_SWAP_ITEM_HANDED) made->n_bytes = p->handed >= 0;
+        if (kind != MEMOB_SWAP_ITEM_CLASS) continue;
+        made->parcel = has_places ? step : -1;
+        made->host = has_places ? 0 : k;
+        if (of_class == it->input && p->handed >= 0)
+            made->copy_of = (it->n_classes + 2) * n + step % p->n_slices;
     }
-    if (stores) memoi_swap_store_ops(p, visit, is_forward_only, ops);
-    if (!loads && !hands_in && !routes_in) return;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++)
+            if (memoi_swap_has_slot(p, t, step) ||
+                (memob_tensor_kinds(desc, t) && p->sums[step].pack_bytes))
+                it->items[it->class_of[t] * n + step].n_bytes = 1;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++)
+            it->moves[it->class_of[t] * n + step] |= (char)(p->moves[(int64_t)t * n + step] > 0);
+}
 
-    /* What comes: first the surplus, which the next backward needs, then the rows that use the
-     * place of this step's. */
-    if (stores && !is_backward && loads) /* of another micro-batch, over the rows that leave */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_STORED + odd);
-    else if (loads || !hands_out || routes_in)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_COMPUTED + odd);
-    if (routes_in) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_DEVICE, routed);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_ROUTED + 1);
+/* Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                        memob_swap_items* it, memo_error* error) {
+    const int32_t n = p->n_layers;
+    memset(it, 0, sizeof *it);
+    it->n_steps = n;
+    it->n_slices = p->n_slices;
+    it->n_visits = p->n_visits;
+    it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, p->n_visits);
+    if (!it->arrays.failed) {
+        memoi_swap_find_classes(desc, p, it);
+        it->n_items = (it->n_classes + 2) * n + p->n_slices;
+        it->items = MEMOB_ARRAY(&it->arrays, memob_item, it->n_items);
+        it->moves = MEMOB_ARRAY(&it->arrays, char, it->n_classes* n);
     }
-    if (!loads && !hands_in) return;
-    if (back >= 0 && ordinal < p->sizes.n_spilled_layers) /* the file has filled their place */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, file_done);
-    if (back >= 0) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_DEVICE, back);
-    if (back_layer >= 0)
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_DEVICE, back_layer);
-    if (hands_in && hands_out)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_HANDED + odd);
-    if (hands_in) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_DEVICE, next);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_LOADED + odd);
+    if (it->arrays.failed) {
+        memob_swap_items_free(it);
+        return memob_no_memory(error, "the items of a step");
+    }
+    memoi_swap_fill_items(desc, p, it);
 
-    /* The file fills the place in host memory that is free now. */
-    if (ordinal < p->n_host_layers) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_LOADED + odd);
-    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE,
-                      2 * (ordinal - p->n_host_layers) + 1);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+    /* A forward alone has the first forwards.  Count uses, then fill them in. */
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_visit visit = {p->visits[k].is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD,
+                                   p->visits[k].step, 0, k >= p->n_forwards, 0};
+        it->visits[k] = visit;
+    }
+    for (int pass = 0; pass < 2 && !it->arrays.failed; pass++) {
+        const int32_t n_uses = it->n_uses;
+        it->n_uses = 0;
+        if (pass) it->uses = MEMOB_ARRAY(&it->arrays, memob_use, n_uses);
+        for (int32_t k = 0; k < p->n_visits && !it->arrays.failed; k++)
+            memoi_swap_use_items(desc, p, it, k);
+    }
+    if (!it->arrays.failed) return MEMO_STATUS_OK;
+    memob_swap_items_free(it);
+    return memob_no_memory(error, "the uses of a step");
+}
+
+/* The law of the items.  Its tables: forwards alone, unless only_both; then forwards and backwards.
+ * Errors: as memob_law_make. */
+MEMOI memo_status memob_swap_items_law(const memob_swap_items* it, const memob_swap_placement* p,
+                                       int only_both, memob_law* law, memo_error* error) {
+    static const int32_t lists[] = {MEMOB_LIST_EVALUATION, MEMOB_LIST_EVERY};
+    memob_law_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = it->visits;
+    desc.n_visits = it->n_visits;
+    desc.items = it->items;
+    desc.n_items = it->n_items;
+    desc.uses = it->uses;
+    desc.n_uses = it->n_uses;
+    desc.lists = lists + only_both;
+    desc.n_lists = 2 - only_both;
+    desc.has_no_events = only_both;
+    desc.n_slots[0] = 2 * it->n_classes + 2 * it->n_slices + 3;
+    desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
+    desc.n_slots[2] = it->n_steps;
+    if (p->sizes.n_spilled_layers) {
+        desc.n_parcels = it->n_steps;
+        desc.n_places = p->n_host_layers;
+        desc.place_bytes = 1;
+    }
+    return memob_law_make(&desc, law, error);
 }
 
 /* ---- >>swap engine ------------------------------------------------------------------------------
  * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
- * trainer computes. */
+ * trainer computes.
+ *
+ * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
+ * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
+ * shorter micro-batches and rows known late need no law of their own. */
 
 struct memo_swap {
-    memob_engine engine; /* events: MEMOB_SWAP_COMPUTED to _FILE_DONE; spill_ops: (layers, 2) */
+    memob_engine engine; /* events: those of each stream; spill_ops: see spill_of */
+    memob_swap_items items;
+    memob_law law;
+    memob_waits waits;
+    memob_records records;
+    int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
+    int64_t* room_bytes; /* (n_layers): of each room in the file */
+    int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
+    int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
+    int32_t first_event[MEMOB_N_STREAMS];
+    int32_t has_failed; /* the last call */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -8582,23 +8687,48 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
     memob_engine_release(&swap->engine);
     memob_arrays_free(&swap->engine.arrays);
+    memob_swap_items_free(&swap->items);
+    memob_law_free(&swap->law);
+    memob_waits_free(&swap->waits);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
-/* Fills in the writes and reads of the spilled layers. */
+/* Where a parcel's place begins on the host. */
+MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
+    return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
+}
+
+/* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
+ * order of the rooms that the law gave them. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->engine;
-    for (int32_t layer = 0; layer < swap->placement.n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->placement.turns[layer];
-        const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
-        if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
-        for (int32_t is_read = 0; is_read < 2; is_read++)
-            memob_spill_op_init(&e->spill_ops[2 * turn->ordinal + is_read], &e->file, !is_read,
-                                e->host_memory + turn->host_begin, turn->file_begin, n_bytes);
-        /* Bytes that no copy fills are written too, so initialize them. */
-        if (e->file.fd >= 0) memset(e->host_memory + turn->host_begin, 0, (size_t)n_bytes);
+    const memob_law* law = &swap->law;
+    int32_t n[2] = {0, 0};
+    for (int32_t k = 0; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            swap->room_bytes[part->to] =
+                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
+        }
+    for (int32_t k = 0; k < law->n_ops; k++) {
+        const int is_read = law->ops[k].kind == MEMOB_OP_READ;
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        const int64_t room = is_read ? part->from : part->to;
+        int64_t file_begin = 0;
+        swap->spill_of[k] = -1;
+        if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
+        swap->spill_of[k] = 2 * n[is_read]++ + is_read;
+        memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
+                            e->host_memory +
+                                memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+                            file_begin, swap->room_bytes[room]);
     }
+    /* Bytes that no copy fills are written too, so initialize them. */
+    if (e->file.fd >= 0 && n[0])
+        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
+               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
@@ -8623,10 +8753,19 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->engine;
     memo_status status;
-    if (sizes->host_bytes)
-        e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && sizes->host_bytes; s++) {
+        swap->first_event[s] = e->n_events;
+        swap->records.n_events[s] = swap->law.n_events[s];
+        /* The engine's first two events are the compute stream's. */
+        if (s != MEMOB_STREAM_FILE || n_spilled)
+            e->n_events += (int32_t)memob_max(swap->law.n_events[s], s ? 1 : 2);
+    }
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, 2 * n_spilled);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->law.n_ops : 0);
+    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->law.n_ops);
+    swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
+    swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
+    swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
@@ -8668,6 +8807,11 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, 0, &swap->placement, error);
+    if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
+    if (!status)
+        status = memob_swap_items_law(&swap->items, &swap->placement, 0, &swap->law, error);
+    if (!status)
+        status = memob_waits_make(&swap->waits, swap->law.n_cells, swap->law.n_kept, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -8712,55 +8856,132 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED
- * tensors, or the rows of all other tensors. */
-MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
+/* Copies rows of a step: those of the tensors of an item. */
+MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;
-    const int is_routed = op->kind == MEMOB_SWAP_COPY_ROUTED;
-    const int is_shared = op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(p, op->of);
-    const int64_t host_begin = is_layer || is_routed ? 0 : p->turns[op->of].host_begin;
-    const int64_t n_rows = is_layer    ? swap->n_rows
-                           : is_routed ? INT64_MAX
-                                       : memob_swap_step_rows(p, op->of, swap->n_rows);
+    const memob_swap_item_kind kind = memob_swap_item_kind_of(&swap->items, part->item);
+    const int32_t step = part->item % p->n_layers, of_class = part->item / p->n_layers;
+    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t host_begin = kind != MEMOB_SWAP_ITEM_CLASS ? 0
+                               : p->place_bytes              ? memoi_swap_place_begin(swap, slot)
+                                                             : p->turns[step].host_begin;
+    const int64_t n_rows = kind == MEMOB_SWAP_ITEM_LAYER ? swap->n_rows
+                           : kind == MEMOB_SWAP_ITEM_ROUTED
+                               ? INT64_MAX
+                               : memob_swap_step_rows(p, step, swap->n_rows);
     for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, op->of, t);
-        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
-        if (place->is_layer == is_layer && place->is_routed == is_routed &&
-            !(is_shared && t == p->input))
+        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        const int64_t n_moved =
+            (memob_min(n_rows, place->moved_end) - place->moved_begin) * place->row_bytes;
+        if (kind == MEMOB_SWAP_ITEM_CLASS
+                ? swap->items.class_of[t] != of_class
+                : (kind == MEMOB_SWAP_ITEM_LAYER ? !place->is_layer : !place->is_routed))
+            continue;
+        if (n_moved <= 0) continue;
+        *n_bytes += n_moved;
+        if (!is_counted)
             memob_engine_copy(&swap->engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
-                              host_begin + place->host_offset, n_moved * place->row_bytes);
+                              host_begin + place->host_offset, n_moved);
     }
 }
 
-/* The HANDED rows of a step, between the device and the place where the rows wait. */
-MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
+/* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
+MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                  int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
-    const memob_swap_turn* turn = &p->turns[op->of];
-    const int64_t* waits = op->stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
-    memob_engine_copy(&swap->engine, op->stream, place->offset,
-                      waits[p->visits[swap->n_ended].is_backward],
-                      memob_swap_step_rows(p, op->of, swap->n_rows) * place->row_bytes);
+    const memob_swap_items* it = &swap->items;
+    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
+    const int32_t slice = part->item % p->n_layers;
+    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_slices + 1);
+    const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
+                               memoi_swap_place_of(swap, 0, p->handed)->offset;
+    const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
+    int64_t host_begin = p->handed_begin + slice * p->slice_rows * p->handed_row_bytes;
+    if (on_host < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)on_host % p->n_layers;
+        host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
+    }
+    *n_bytes += memob_max(n_moved, 0);
+    if (!is_counted)
+        memob_engine_copy(&swap->engine, op->stream,
+                          memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
+                          host_begin, n_moved);
 }
 
-/* Enqueues the operations. */
-MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
-                                     memo_error* error) {
-    memob_engine* e = &swap->engine;
-    memob_engine_call(e, error);
-    for (int32_t i = 0; i < ops->n && !e->status; i++) {
-        const memob_swap_op* op = &ops->list[i];
-        switch (op->kind) {
-        case MEMOB_SWAP_WAIT: memob_engine_wait(e, op->stream, op->of); break;
-        case MEMOB_SWAP_RECORD: memob_engine_record(e, op->stream, op->of); break;
-        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op); break;
-        case MEMOB_SWAP_USE_FILE: memob_engine_use_file(e, op->of); break;
-        default: memoi_swap_copy_rows(swap, op);
-        }
+/* The bytes of a transfer in this micro-batch; is_counted 0: copies them. */
+MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
+    int64_t n_bytes = 0;
+    for (int32_t k = 0; k < op->n_parts; k++) {
+        const memob_part* part = &swap->law.parts[op->first_part + k];
+        if (memob_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
+            memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
+        else
+            memoi_swap_copy_rows(swap, op, part, is_counted, &n_bytes);
     }
-    return e->status;
+    return n_bytes;
+}
+
+MEMOI void memoi_swap_record(memo_swap* swap, int32_t stream, int64_t number) {
+    memob_engine* e = &swap->engine;
+    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return;
+    if (e->status) return;
+    memob_engine_record(
+        e, stream, swap->first_event[stream] + memob_records_add(&swap->records, stream, number));
+}
+
+/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
+ * done. */
+MEMOI void memoi_swap_wait(memo_swap* swap, int32_t stream, const memob_numbers* wait) {
+    memob_engine* e = &swap->engine;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int32_t event;
+        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
+        event = memob_records_find(&swap->records, s, wait->of[s]);
+        if (event < 0) { /* another list awaits it than the law has seen, or a call has failed */
+            memoi_swap_record(swap, s, swap->waits.n[s]);
+            event = memob_records_find(&swap->records, s, wait->of[s]);
+        }
+        if (!e->status) memob_engine_wait(e, stream, swap->first_event[s] + event);
+    }
+}
+
+/* After a failed call, or for memo_swap_abandon: every stream waits for all that the others were
+ * given, because waits that the law counts on may be missing. */
+MEMOI void memoi_swap_join(memo_swap* swap) {
+    memob_engine* e = &swap->engine;
+    int32_t events[MEMOB_N_STREAMS];
+    if (!swap->has_failed) return;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
+        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
+        events[s] = -1;
+        if (!is_there || e->status) continue;
+        memoi_swap_record(swap, s, swap->waits.n[s]);
+        events[s] = memob_records_find(&swap->records, s, swap->waits.n[s]);
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
+            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
+                memob_engine_wait(e, s, swap->first_event[other] + events[other]);
+    if (!e->status) swap->has_failed = 0;
+}
+
+/* Enqueues a transfer, or a write or read of the file. */
+MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
+    const memob_op* op = &swap->law.ops[k];
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    memob_numbers wait;
+    int64_t number;
+    if (swap->engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    number = memob_law_add(&swap->law, &swap->waits, k, &wait);
+    memoi_swap_wait(swap, op->stream, &wait);
+    if (is_file)
+        memob_engine_use_file(&swap->engine, swap->spill_of[k]);
+    else
+        (void)memoi_swap_transfer(swap, op, 0);
+    if (op->is_awaited) memoi_swap_record(swap, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -8777,27 +8998,43 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     return MEMO_STATUS_OK;
 }
 
+/* The operation of a visit of this micro-batch. */
+MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
+    const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    return swap->law.visit_ops[(int64_t)table * swap->law.n_visits + visit];
+}
+
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_engine* e = &swap->engine;
     const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
-    memob_swap_ops ops;
-    int64_t begin_ns = 0;
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    int64_t begin_ns = 0, any = 0;
     if (status) return status;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_swap_begin_ops(&swap->placement, swap->is_forward_only, swap->n_begun, &ops);
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (e->status) return e->status;
+    if (e->n_events)
+        swap->numbers[swap->n_begun] = memob_law_add(
+            &swap->law, &swap->waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
+    swap->waited[swap->n_begun] = any != 0;
 
     /* With is_timed, two marks measure how long it waits. */
-    if (ops.n && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (ops.n && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
+    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
+    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status) status = memoi_swap_enqueue(swap, &ops, error);
+    memob_engine_call(&swap->engine, error);
+    if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+    swap->has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     return status;
 }
@@ -8834,11 +9071,24 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    memob_swap_ops ops;
+    const memob_law* law = &swap->law;
+    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    int32_t k;
     if (status) return status;
-    memob_swap_end_ops(&swap->placement, swap->is_forward_only, swap->n_ended, &ops);
-    status = memoi_swap_enqueue(swap, &ops, error);
-    if (status) return status;
+
+    /* The operations behind the visit. */
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
+    k = memoi_swap_visit_op(swap, swap->n_ended);
+    if (swap->engine.n_events) {
+        if (law->ops[k].is_awaited)
+            memoi_swap_record(swap, MEMOB_STREAM_COMPUTE, swap->numbers[swap->n_ended]);
+        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
+            memoi_swap_enqueue(swap, k);
+    }
+    swap->has_failed = swap->engine.status != MEMO_STATUS_OK;
+    if (swap->engine.status) return swap->engine.status;
     swap->n_ended++;
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
@@ -8852,17 +9102,10 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
-    memob_engine* e = &swap->engine;
-
-    /* Record the events again: a failed call may have left copies after the last record. */
-    memob_engine_call(e, error);
-    for (int i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
-        if (!e->streams[i]) continue;
-        memob_engine_record(e, i, events[i]);
-        memob_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
-    }
-    if (e->status) return e->status;
+    swap->has_failed = 1;
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
@@ -8874,10 +9117,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
         double waited_s = 0;
-        memob_swap_ops ops;
         memo_status status;
-        memob_swap_begin_ops(&swap->placement, swap->is_forward_only, k, &ops);
-        if (!ops.n) continue;
+        if (!swap->waited[k]) continue;
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;

@@ -6259,7 +6259,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 /* --- >>row times ---
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *
- * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost
+ * A clock on which the operations of a step pass, as the law of memo.h's >>swap items lists them.  Every cost
  * of an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term
  * here, and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for
  * random problems. */
@@ -6284,6 +6284,7 @@ typedef struct memoi_rows_job {
  * other too; while bytes of both go, each gets half of the link. */
 typedef struct memoi_rows_stream {
     memoi_rows_job* jobs; /* the first n_done have ended; the last is the next to come */
+    int64_t n_most;
     int32_t n_jobs, n_done;
     double time_s;    /* up to which it is known */
     double traffic_s; /* of the trainer's copies, left then */
@@ -6302,12 +6303,25 @@ typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    int32_t* moved; /* layers whose rows move, in order */
+    /* The law of the pattern: which steps have which rows in rounding buffers, and where they
+     * spill. */
+    memob_swap_items items;
+    memob_law law;
+    memob_numbers* waits; /* (2, n_ops): of each operation in the first micro-batch, and the next */
+    int32_t run;          /* which it is */
+    int64_t n_ops[MEMOB_N_STREAMS];            /* enqueued so far */
+    memoi_rows_event* events[MEMOB_N_STREAMS]; /* (2 n_ops + 1): by number */
+    char *pattern, *new_pattern;               /* (n_pattern) */
+    int64_t n_pattern;
+    int32_t has_law;
+    memob_arrays of_law; /* waits, events, jobs of the streams */
+    int64_t n_state_jobs;
+    int64_t* n_bytes;  /* (n_items most): of each item */
+    int32_t* n_copies; /* likewise */
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
     memoi_rows_stream streams[4];
-    memoi_rows_event* events;
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
@@ -6407,44 +6421,21 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
                        memoi_rows_over((double)n_bytes, rate));
 }
 
-/* The copies of an operation: of rows, or by the file. */
-MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
-    const int is_file = op->kind == MEMOB_SWAP_USE_FILE;
-    const int is_back = is_file ? op->of & 1 : op->stream == MEMOB_SWAP_TO_DEVICE;
-    const int32_t step = is_file ? c->moved[op->of / 2] : op->of;
-    const memob_swap_sum* sum = &c->order.sums[step];
-    const int is_shared = !is_back && memob_swap_shares_input(&c->order, step);
-    int64_t n_bytes = 0;
-    int32_t n_copies = 1;
-
-    switch (op->kind) {
-    case MEMOB_SWAP_USE_FILE:
-        n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        break;
-    case MEMOB_SWAP_COPY_HANDED:
-        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(c->desc->swap)) *
-                  c->order.handed_row_bytes;
-        break;
-    case MEMOB_SWAP_COPY_ROUTED:
-        n_bytes = sum->routed_bytes;
-        n_copies = sum->n_routed_copies;
-        break;
-    case MEMOB_SWAP_COPY_ROWS:
-        n_bytes = sum->moved_bytes - (is_shared ? sum->input_bytes : 0);
-        n_copies = sum->n_copies - is_shared;
-        break;
-    default:
-        n_bytes = sum->layer_bytes;
-        n_copies = sum->n_layer_copies;
-        break;
-    }
-    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-}
-
 MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
     event->stream = which;
     event->n_jobs = c->streams[which].n_jobs;
     event->time_s = c->compute_s;
+}
+
+/* An operation of the law waits, then is enqueued, then recorded. */
+MEMOI void memoi_rows_wait_all(memoi_rows_clock* c, int32_t op) {
+    const memob_numbers* wait = &c->waits[c->run * c->law.n_ops + op];
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (wait->of[s]) memoi_rows_wait(c, c->law.ops[op].stream, &c->events[s][wait->of[s]]);
+}
+MEMOI void memoi_rows_record_op(memoi_rows_clock* c, int32_t op) {
+    const int32_t stream = c->law.ops[op].stream;
+    memoi_rows_record(c, stream, &c->events[stream][++c->n_ops[stream]]);
 }
 
 /* A step computes, and the trainer's copies begin with it. */
@@ -6521,21 +6512,129 @@ MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, 
     (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
 
+/* --- the law of the rows --- */
+
+/* Bytes and copies of each item, and whether the law is still that of the pattern. */
+MEMOI int memoi_rows_find_pattern(memoi_rows_clock* c) {
+    const memo_swap_desc* swap = c->desc->swap;
+    const memob_swap_placement* p = &c->order;
+    const int32_t n = p->n_layers;
+    char* to = c->new_pattern;
+    for (int64_t k = 0; k < (int64_t)n * swap->n_tensors; k++)
+        *to++ = (char)memob_min(p->moves[k], 1);
+    for (int32_t i = 0; i < n; i++) {
+        *to++ = (char)((p->sums[i].uses_layer > 0) | (p->sums[i].uses_routed > 0) << 1 |
+                       memob_swap_shares_input(p, i) << 2 | (p->sums[i].pack_bytes > 0) << 3);
+    }
+    memcpy(to, &p->n_host_layers, sizeof p->n_host_layers);
+    to += sizeof p->n_host_layers;
+    *to++ = p->sizes.n_spilled_layers > 0;
+    MEMO_ASSERT(to - c->new_pattern == c->n_pattern);
+    return c->has_law && !memcmp(c->pattern, c->new_pattern, (size_t)c->n_pattern);
+}
+
+/* Of the table before. */
+MEMOI void memoi_rows_forget_law(memoi_rows_clock* c) {
+    memob_swap_items_free(&c->items);
+    memob_law_free(&c->law);
+    memob_arrays_free(&c->of_law);
+    c->has_law = 0;
+}
+
+/* Two micro-batches from a device that does nothing. */
+MEMOI memo_status memoi_rows_find_waits(memoi_rows_clock* c, memo_error* error) {
+    memob_arrays* a = &c->of_law;
+    memob_waits waits;
+    memo_status status = memob_waits_make(&waits, c->law.n_cells, c->law.n_kept, error);
+    c->waits = MEMOB_ARRAY(a, memob_numbers, 2 * (int64_t)c->law.n_ops);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        c->events[s] = MEMOB_ARRAY(a, memoi_rows_event, c->law.n_kept[s] + 1);
+        if (s && !memob_reserve(&c->streams[s].jobs, &c->streams[s].n_most,
+                                c->law.n_kept[s] + c->n_state_jobs + 2, sizeof(memoi_rows_job)))
+            a->failed = 1;
+    }
+    if (!status && a->failed) status = memob_no_memory(error, "the times of a step");
+    for (int32_t k = 0; !status && k < 2 * c->law.n_ops; k++)
+        (void)memob_law_add(&c->law, &waits, k % c->law.n_ops, &c->waits[k]);
+    memob_waits_free(&waits);
+    return status;
+}
+
+/* Finds the law of the table whose sums were added up. */
+MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
+    const memo_swap_desc* swap = c->desc->swap;
+    const int32_t n = c->order.n_layers;
+    memo_status status = MEMO_STATUS_OK;
+    if (!memoi_rows_find_pattern(c)) {
+        memoi_rows_forget_law(c);
+        status = memob_swap_items_make(swap, &c->order, &c->items, error);
+        if (!status) status = memob_swap_items_law(&c->items, &c->order, 1, &c->law, error);
+        if (!status) status = memoi_rows_find_waits(c, error);
+        if (status) return status;
+        memcpy(c->pattern, c->new_pattern, (size_t)c->n_pattern);
+        c->has_law = 1;
+    }
+
+    for (int32_t k = 0; k < c->items.n_items; k++) {
+        const memob_swap_item_kind kind = memob_swap_item_kind_of(&c->items, k);
+        const memob_swap_sum* sum = &c->order.sums[k % n];
+        c->n_bytes[k] = c->n_copies[k] = 0;
+        if (kind == MEMOB_SWAP_ITEM_LAYER) {
+            c->n_bytes[k] = sum->layer_bytes;
+            c->n_copies[k] = sum->n_layer_copies;
+        } else if (kind == MEMOB_SWAP_ITEM_ROUTED) {
+            c->n_bytes[k] = sum->routed_bytes;
+            c->n_copies[k] = sum->n_routed_copies;
+        } else if (kind == MEMOB_SWAP_ITEM_HANDED) {
+            c->n_bytes[k] = memob_swap_step_rows(&c->order, k % n, memob_swap_layer_rows(swap)) *
+                            c->order.handed_row_bytes;
+            c->n_copies[k] = 1;
+        }
+    }
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        for (int32_t i = 0; i < n && c->items.class_of[t] >= 0; i++) {
+            const int64_t n_bytes = c->order.moves[(int64_t)t * n + i];
+            if (n_bytes <= 0) continue;
+            c->n_bytes[c->items.class_of[t] * n + i] += n_bytes;
+            c->n_copies[c->items.class_of[t] * n + i]++;
+        }
+    return status;
+}
+
+/* An operation behind a visit.  One without bytes is left out, as the engine does. */
+MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, int32_t k) {
+    const memob_op* op = &c->law.ops[k];
+    const memob_part* parts = &c->law.parts[op->first_part];
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
+    int32_t n_copies = is_file;
+    int64_t n_bytes = 0;
+    if (is_file)
+        n_bytes = memob_align_up(c->order.sums[parts->item % c->order.n_layers].host_bytes,
+                                 MEMOB_SPILL_ALIGNMENT);
+    for (int32_t i = 0; i < op->n_parts && !is_file; i++) {
+        n_bytes += c->n_bytes[parts[i].item];
+        n_copies += c->n_copies[parts[i].item];
+    }
+    if (n_bytes) {
+        memoi_rows_wait_all(c, k);
+        memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
+    }
+    memoi_rows_record_op(c, k);
+}
+
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     static const double no_traffic_s[2] = {0, 0};
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    memob_swap_ops ops;
-    (is_end ? memob_swap_end_ops : memob_swap_begin_ops)(&c->order, 0, k, &ops);
-    for (int32_t i = 0; i < ops.n; i++) {
-        const memob_swap_op* op = &ops.list[i];
-        if (op->kind == MEMOB_SWAP_RECORD)
-            memoi_rows_record(c, op->stream, &c->events[op->of]);
-        else if (op->kind == MEMOB_SWAP_WAIT)
-            memoi_rows_wait(c, op->stream, &c->events[op->of]);
-        else
-            memoi_rows_copy_op(c, op);
+    int32_t op = c->law.visit_ops[k];
+    if (!is_end) {
+        memoi_rows_wait_all(c, op);
+        return;
     }
-    if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
+    memoi_rows_record_op(c, op);
+    for (op++; op < c->law.n_ops && c->law.ops[op].kind != MEMOB_OP_VISIT; op++)
+        memoi_rows_enqueue(c, op);
+    if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
@@ -6577,6 +6676,8 @@ MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double begin_s = 0;
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    memset(c->n_ops, 0, sizeof c->n_ops);
+    c->run = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
         stream->n_jobs = stream->n_done = stream->n_phases = 0;
@@ -6590,6 +6691,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         (void)memoi_rows_micro_batch(c);
         begin_s = c->compute_s;
         c->stall_s = 0;
+        c->run = 1;
     }
     return memoi_rows_micro_batch(c) - begin_s;
 }
@@ -6840,6 +6942,8 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memoi_rows_forget_law(&p->clock);
+    for (int32_t k = 0; k < MEMOB_N_STREAMS; k++) MEMO_FREE(p->clock.streams[k].jobs);
     memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
@@ -6866,7 +6970,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
+    int64_t n_cells;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -6888,7 +6992,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->random = 0x9e3779b97f4a7c15u;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -6899,14 +7002,16 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        p->clock.n_state_jobs =
+            8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
-        p->clock.streams[k].jobs = MEMOB_ARRAY(a, memoi_rows_job, n_copies);
-    p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
-    p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->clock.n_pattern = n_cells + p->n_layers + (int64_t)sizeof p->clock.order.n_host_layers + 1;
+    p->clock.pattern = MEMOB_ARRAY(a, char, p->clock.n_pattern);
+    p->clock.new_pattern = MEMOB_ARRAY(a, char, p->clock.n_pattern);
+    p->clock.n_bytes = MEMOB_ARRAY(a, int64_t, n_cells + 3 * (int64_t)p->n_layers);
+    p->clock.n_copies = MEMOB_ARRAY(a, int32_t, n_cells + 3 * (int64_t)p->n_layers);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
@@ -7041,21 +7146,6 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
 
-/* The order of the layers.  0: layers would return from the file in another order than they
- * left. */
-MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
-    memob_swap_placement* order = &p->clock.order;
-    int32_t n_moved = 0, latest = -1;
-    for (int32_t i = 0; i < p->n_layers; i++)
-        if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
-    for (int32_t i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
-        const int32_t back = order->visits[i].back;
-        if (back >= 0 && back < latest) return 0;
-        latest = back >= 0 ? back : latest;
-    }
-    return 1;
-}
-
 /* Bytes beyond a capacity; 0: no limit. */
 MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
     return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
@@ -7082,13 +7172,16 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
-    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_order_layers(p) ||
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
         memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    memob_swap_find_turns(&p->clock.order);
+    if (memoi_rows_find_law(&p->clock, NULL)) {
+        score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        return;
+    }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;

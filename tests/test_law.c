@@ -516,7 +516,8 @@ TEST(directions_share_a_limit) {
                                      {2, 0, MEMOB_USE_READ, 0, 120, -1}};
     static const double visit_s[] = {1, 1, 1};
     static const double limits[] = {0, 20, 15, 10}, ends_of_load_s[] = {7, 7, 10, 11.5};
-    const memob_law_desc desc = {visits, 3, items, 3, uses, 4, NULL, 0, 0, 0, 0, 0, 0, 0, 0};
+    const memob_law_desc desc = {visits, 3, items, 3, uses,      4, NULL, 0, 0,
+                                 0,      0, 0,     0, {0, 0, 0}, 0, 0,    0};
     memob_law law;
     CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
     for (int k = 0; k < 4; k++) {
@@ -528,6 +529,42 @@ TEST(directions_share_a_limit) {
         CHECK(law.ops[1].kind == MEMOB_OP_STORE && fabs(seen_s[1] - 7) < 1e-9);
         CHECK(law.ops[2].kind == MEMOB_OP_LOAD && law.parts[law.ops[2].first_part].item == 1);
         CHECK(fabs(seen_s[2] - ends_of_load_s[k]) < 1e-9);
+    }
+    memob_law_free(&law);
+}
+
+/* Stores behind one visit.  Items whose bytes another item takes at once leave first, though item 0
+ * is used again before them; of these two, item 2 is used again first. */
+TEST(stores_go_in_the_order_in_which_they_are_awaited) {
+    static const memob_visit visits[] = {{MEMOB_FORWARD, 0, 0, 0, 0},
+                                         {MEMOB_FORWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 0, 0, 0, 0},
+                                         {MEMOB_WEIGHTS, 0, 0, 0, 0}};
+    static const memob_item items[] = {{8, 0, 0, -1, -1, 0, -1},
+                                       {8, 0, 0, -1, -1, 8, -1},
+                                       {8, 0, 0, -1, -1, 16, -1},
+                                       {16, 0, 0, -1, -1, 24, -1}};
+    static const memob_use uses[] = {
+        {0, 0, MEMOB_USE_WRITE, 0, 0, -1}, /* read elsewhere by visit 2; nobody takes its bytes */
+        {0, 1, MEMOB_USE_WRITE, 0, 8, -1}, {0, 2, MEMOB_USE_WRITE, 0, 16, -1},
+        {1, 3, MEMOB_USE_WRITE, 0, 8, -1}, /* takes the bytes of both */
+        {2, 0, MEMOB_USE_READ, 0, 32, -1}, {3, 2, MEMOB_USE_READ, 0, 16, -1},
+        {4, 1, MEMOB_USE_READ, 0, 8, -1}};
+    memob_law_desc desc;
+    memob_law law;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = visits;
+    desc.n_visits = 5;
+    desc.items = items;
+    desc.n_items = 4;
+    desc.uses = uses;
+    desc.n_uses = 7;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    for (int k = 0; k < 3; k++) {
+        static const int32_t order[] = {2, 1, 0};
+        CHECK(law.ops[1 + k].kind == MEMOB_OP_STORE &&
+              law.parts[law.ops[1 + k].first_part].item == order[k]);
     }
     memob_law_free(&law);
 }

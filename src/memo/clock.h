@@ -36,16 +36,16 @@ typedef struct memob_step_times {
     int64_t n_bytes[5]; /* by memob_op_kind: bytes that travel */
 } memob_step_times;
 
-typedef struct memoi_span {
+typedef struct memoi_clock_span {
     double begin_s, end_s;
     double bytes_per_s;
-} memoi_span;
+} memoi_clock_span;
 
 typedef struct memoi_clock {
     const memob_law* law;
     const memob_costs* costs;
     memob_waits waits;
-    memoi_span* spans[MEMOB_N_STREAMS]; /* of operation k: at k & waits.mask */
+    memoi_clock_span* spans[MEMOB_N_STREAMS]; /* of operation k: at k & waits.mask */
     double now_s[MEMOB_N_STREAMS];
     memob_step_times times;
     memob_arrays arrays;
@@ -64,7 +64,7 @@ MEMOI double memoi_clock_overlap(const memoi_clock* c, int32_t stream, double be
                                  double end_s) {
     double sum_s = 0;
     for (int64_t k = memoi_clock_first_after(c, stream, begin_s); k <= c->waits.n[stream]; k++) {
-        const memoi_span* span = &c->spans[stream][k & c->waits.mask[stream]];
+        const memoi_clock_span* span = &c->spans[stream][k & c->waits.mask[stream]];
         const double from_s = span->begin_s > begin_s ? span->begin_s : begin_s;
         const double to_s = span->end_s < end_s ? span->end_s : end_s;
         if (to_s > from_s) sum_s += to_s - from_s;
@@ -84,7 +84,7 @@ MEMOI double memoi_clock_cross(const memoi_clock* c, int32_t stream, double begi
     if (rate <= 0) return begin_s;
     for (int64_t k = limit > 0 ? memoi_clock_first_after(c, other, begin_s) : INT64_MAX;
          k <= c->waits.n[other]; k++) {
-        const memoi_span* span = &c->spans[other][k & c->waits.mask[other]];
+        const memoi_clock_span* span = &c->spans[other][k & c->waits.mask[other]];
         double left = limit - span->bytes_per_s, done;
         if (left > rate || span->bytes_per_s <= 0) left = rate;
         if (left < limit / 4) left = limit / 4; /* nobody starves */
@@ -145,7 +145,7 @@ MEMOI void memoi_clock_add(memoi_clock* c, int32_t number, int is_counted) {
     const int32_t stream = op->stream;
     memob_step_times* times = &c->times;
     memob_numbers wait;
-    memoi_span* span;
+    memoi_clock_span* span;
     const int64_t k = memob_law_add(c->law, &c->waits, number, &wait);
     double begin_s = c->now_s[stream], end_s;
     int32_t last = -1;
@@ -195,7 +195,7 @@ MEMOI memo_status memob_clock_run(const memob_law* law, const memob_costs* costs
     c.costs = costs;
     status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++)
-        c.spans[s] = MEMOB_ARRAY(&c.arrays, memoi_span, c.waits.mask[s] + 1);
+        c.spans[s] = MEMOB_ARRAY(&c.arrays, memoi_clock_span, c.waits.mask[s] + 1);
     if (!status && c.arrays.failed) status = memob_no_memory(error, "the clock of a step");
 
     for (int32_t k = 0; !status && k < law->n_lists - 1; k++) {

@@ -18,8 +18,9 @@
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
- * 5. Behind one visit come stores in the order in which their next stays begin, then loads in the
- *    order of their first uses; ties by the number of the item.
+ * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
+ *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the order
+ *    of their first uses.  Last ties go by the number of the item.
  * 6. Items of 0 bytes and kept items have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
@@ -94,8 +95,12 @@ typedef struct memob_law_desc {
     const int32_t* lists;        /* (n_lists): memob_list_kind; NULL: EVERY */
     int32_t n_lists;             /* 0: 1; the last ones may only say what comes, see n_tables */
     int32_t n_tables;            /* 0: n_lists; operations are made of so many lists */
+    int32_t has_no_events;       /* 1: all operations are marked as awaited: quicker, for clocks */
     int32_t updates_on_host;     /* UPDATE visits run on the stream of the file, not on compute */
     int32_t n_parcels, n_places; /* 0 places: as many as parcels */
+    /* Not 0: addresses are numbers of slots, below these on the device, on the host and in the
+     * file.  Items are whole slots, which are the cells: quicker. */
+    int32_t n_slots[3];
     int64_t places_at, place_bytes, parcels_at; /* first place on the host; first parcel in file */
 } memob_law_desc;
 
@@ -108,7 +113,8 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_bytes each */
-    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
+    int64_t n_kept[MEMOB_N_STREAMS];   /* for memob_waits_make */
+    int32_t n_events[MEMOB_N_STREAMS]; /* for memob_records: waits then are exact */
     memob_arrays arrays;
 } memob_law;
 
@@ -142,8 +148,8 @@ typedef struct memoi_due {
     int32_t slot;  /* 0: before all lists; t + 1: behind the visit of time t */
     int32_t order; /* 0: store, 1: load */
     int32_t need;  /* first use of the stay that it is for */
-    int32_t
-        free_s[2]; /* store: last use of the bytes, first by others; load: last use before, value */
+    int32_t free_s
+        [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
     int32_t item, stay;
 } memoi_due;
@@ -175,6 +181,7 @@ typedef struct memoi_maker {
     char* makes; /* (n_lists, n_uses): the use makes the item */
     memoi_due* due;
     int32_t n_due;
+    int32_t ahead; /* no transfer before it loads a parcel from the file, but those that passed */
     int32_t* first_use;     /* (n_visits + 1) */
     int32_t* latest;        /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
@@ -199,6 +206,7 @@ MEMOI int memoi_due_compare(const void* left, const void* right) {
     if (a->slot != b->slot) return memob_compare(a->slot, b->slot);
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
+    if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
     return a->item != b->item ? memob_compare(a->item, b->item) : memob_compare(a->stay, b->stay);
 }
 
@@ -219,9 +227,21 @@ MEMOI int memoi_due_shares_window(const memob_law_desc* desc, const memoi_due* d
     return 0;
 }
 
-/* Sorts, and drops equal ones.  Returns how many are left. */
+/* Sorts, and drops equal ones.  Returns how many are left.  Most are equal to a recent one, so a
+ * small table drops these first. */
 MEMOI int64_t memoi_sort_borders(int64_t* borders, int64_t n) {
-    int64_t n_left = 0;
+    int64_t recent[4096], n_left = 0;
+    int bits = 4;
+    while (bits < 12 && ((int64_t)1 << bits) < n) bits++;
+    for (int64_t k = 0; k < (int64_t)1 << bits; k++) recent[k] = INT64_MIN;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t* seen = &recent[((uint64_t)borders[k] * 0x9e3779b97f4a7c15u) >> (64 - bits)];
+        if (*seen == borders[k]) continue;
+        *seen = borders[k];
+        borders[n_left++] = borders[k];
+    }
+    n = n_left;
+    n_left = 0;
     qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
     for (int64_t k = 0; k < n; k++)
         if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
@@ -239,6 +259,14 @@ MEMOI int64_t memoi_cell_at(const int64_t* borders, int64_t n, int64_t at) {
     }
     MEMO_ASSERT(n && borders[low] == at);
     return low;
+}
+
+/* The piece that begins at an address: a slot, or bytes between two borders. */
+MEMOI int64_t memoi_piece_at(const memoi_maker* m, int64_t at) {
+    const int32_t* n_slots = m->desc->n_slots;
+    if (!n_slots[0]) return memoi_cell_at(m->borders, m->n_borders, at);
+    if (at & MEMOI_IN_FILE) return n_slots[0] + n_slots[1] + (at ^ MEMOI_IN_FILE);
+    return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
 MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 && !item->is_kept; }
@@ -260,8 +288,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
-    const int64_t begin = memoi_cell_at(m->borders, m->n_borders, at);
-    const int64_t end = memoi_cell_at(m->borders, m->n_borders, at + item->n_bytes);
+    const int64_t begin = memoi_piece_at(m, at);
+    const int64_t end =
+        m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
     int goes_on = k >= 0 && m->stays[k].at == at;
 
@@ -305,15 +334,16 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
 /* All stays, in order of their first uses. */
 MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
-    const int64_t n_uses = d->n_uses;
+    const int64_t n_uses = d->n_uses, has_slots = d->n_slots[0];
+    const int64_t n_cells = has_slots ? (int64_t)d->n_slots[0] + d->n_slots[1] : 2 * n_uses;
     int64_t n = 0;
-    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, 2 * n_uses);
+    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, has_slots ? 0 : 2 * n_uses);
     m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY(&m->arrays, memoi_stay, m->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->n_lists* n_uses);
-    m->owners = MEMOB_ARRAY(&m->arrays, int32_t, 2 * n_uses);
-    m->used = MEMOB_ARRAY(&m->arrays, int32_t, 2 * n_uses);
+    m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
+    m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     if (m->arrays.failed) return memob_no_memory(error, "the stays of a step");
 
     /* Cells of the device, and of what is updated on the host. */
@@ -325,13 +355,13 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
         MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
         m->first_use[use->visit + 1] = u + 1;
-        if (!memoi_item_moves(item)) continue;
+        if (has_slots || !memoi_item_moves(item)) continue;
         m->borders[n++] = memoi_use_at(item, use);
         m->borders[n++] = memoi_use_at(item, use) + item->n_bytes;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
         if (m->first_use[v + 1] < m->first_use[v]) m->first_use[v + 1] = m->first_use[v];
-    m->n_borders = memoi_sort_borders(m->borders, n);
+    m->n_borders = has_slots ? n_cells : memoi_sort_borders(m->borders, n);
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < m->n_borders; c++) m->owners[c] = m->used[c] = -1;
 
@@ -391,7 +421,10 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
         memoi_stay* s = &m->stays[k];
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
-            memoi_law_add_due(m, 0, s, s->changed, m->stays[s->next].first, s->last, s->after);
+            memoi_law_add_due(
+                m, 0, s, s->changed,
+                (int32_t)memob_min(m->stays[s->next].first, s->after < 0 ? INT32_MAX : s->after),
+                s->last, m->stays[s->next].first);
         if (s->is_loaded)
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
                               s->value);
@@ -523,6 +556,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel, int32_t slot) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old], slot);
         m->parcels[old].place = -1;
+        if (m->parcels[old].load < m->parcels[old].loads_end)
+            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -537,14 +572,16 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel, int32_t slot) {
 
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
-    int32_t next = -1;
     m->places[p->place] = -1;
     p->place = -1;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++)
-        if (m->parcels[k].place < 0 && m->parcels[k].is_in_file &&
-            memoi_parcel_due(m, k) < (next < 0 ? INT32_MAX : memoi_parcel_due(m, next)))
-            next = k;
-    return next < 0 || memoi_parcel_read(m, next, slot);
+    for (; m->ahead < m->n_due; m->ahead++) {
+        const memoi_due* due = &m->due[m->ahead];
+        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
+        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
+            m->loads[next->load] == m->ahead)
+            return memoi_parcel_read(m, due->parcel, slot);
+    }
+    return 1;
 }
 
 /* --- transfers --- */
@@ -620,6 +657,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
         if (due->parcel < 0 || !due->slot || (due->slot - 1) / n != list) continue;
         *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
     }
+    m->ahead = 0;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         p->load = n_loads;
@@ -639,6 +677,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = 0;
     m->n_ranges = 0;
+
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
         const int32_t t = slot - 1;
         if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);
@@ -669,10 +708,13 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
+    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
     memo_status status;
-    m->ops_most = n_times + 5 * (int64_t)m->n_due;
-    m->parts_most = n_refs + 5 * (int64_t)m->n_due;
-    m->ranges_most = n_refs + 10 * (int64_t)m->n_due;
+    for (int32_t i = 0; i < d->n_items; i++)
+        if (d->items[i].file >= 0) n_each = 5;
+    m->ops_most = n_times + n_each * m->n_due;
+    m->parts_most = n_refs + n_each * m->n_due;
+    m->ranges_most = n_refs + 2 * n_each * m->n_due;
     law->ops = MEMOB_ARRAY(&law->arrays, memob_op, m->ops_most);
     law->parts = MEMOB_ARRAY(&law->arrays, memob_part, m->parts_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
@@ -720,8 +762,7 @@ MEMOI void memoi_split_take(memoi_split* p, const memoi_maker* m, int32_t op, in
     const int32_t* first = &m->first_range[2 * op + writes];
     p->n_set = p->n_touched = 0;
     for (int32_t r = first[0]; r < first[1]; r++) {
-        int64_t piece = memoi_cell_at(m->borders, m->n_borders, m->ranges[r].begin);
-        for (; m->borders[piece] < m->ranges[r].end; piece++) {
+        for (int64_t piece = m->ranges[r].begin; piece < m->ranges[r].end; piece++) {
             if (p->stamp[piece] == op + 1) continue;
             p->stamp[piece] = op + 1;
             p->set[p->n_set++] = (int32_t)piece;
@@ -765,6 +806,31 @@ MEMOI void memoi_split_touches(memoi_split* p, const memoi_maker* m) {
     }
 }
 
+/* Each slot is a cell. */
+MEMOI memo_status memoi_law_touch_slots(memoi_maker* m, memo_error* error) {
+    memob_law* law = m->law;
+    int32_t* stamp;
+    law->n_cells = m->desc->n_slots[0] + m->desc->n_slots[1] + m->desc->n_slots[2];
+    law->touches = MEMOB_ARRAY(&law->arrays, int32_t, m->n_ranges);
+    stamp = MEMOB_ARRAY(&m->arrays, int32_t, law->n_cells); /* 1 + the latest operation */
+    if (law->arrays.failed || m->arrays.failed)
+        return memob_no_memory(error, "the slots of a step");
+    for (int32_t op = 0; op < law->n_ops; op++) {
+        const int32_t* first = &m->first_range[2 * op];
+        law->ops[op].first_touch = law->n_touches;
+        for (int32_t writes = 1; writes >= 0; writes--)
+            for (int32_t r = first[writes]; r < first[writes + 1]; r++) {
+                const int64_t slot = memoi_piece_at(m, m->ranges[r].begin);
+                MEMO_ASSERT(m->ranges[r].end == m->ranges[r].begin + 1 && slot < law->n_cells);
+                if (stamp[slot] == op + 1) continue;
+                stamp[slot] = op + 1;
+                law->touches[law->n_touches++] = 2 * (int32_t)slot + writes;
+            }
+        law->ops[op].n_touches = law->n_touches - law->ops[op].first_touch;
+    }
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     memoi_split p = MEMO_ZERO(memoi_split);
@@ -775,6 +841,13 @@ MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
         m->borders[2 * r + 1] = m->ranges[r].end;
     }
     m->n_borders = memoi_sort_borders(m->borders, 2 * m->n_ranges);
+    for (int64_t r = 0; r < m->n_ranges; r++) { /* from now on ranges of pieces */
+        int64_t end = memoi_cell_at(m->borders, m->n_borders, m->ranges[r].begin);
+        const int64_t begin = end;
+        while (m->borders[end] < m->ranges[r].end) end++;
+        m->ranges[r].begin = begin;
+        m->ranges[r].end = end;
+    }
     p.cell = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
     p.size = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
     p.hits = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
@@ -803,40 +876,66 @@ MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
 
 /* --- what is awaited --- */
 
-/* A list after another.  Adds the list's operations and marks those that are awaited.  ops: of each
- * stream, the operation of each kept number. */
-MEMOI void memoi_law_mark(memob_law* law, int32_t list, memob_waits* waits, int32_t** ops) {
+/* A sink that only counts. */
+typedef struct memoi_counter {
+    memob_waits waits;
+    int32_t* ops[MEMOB_N_STREAMS];     /* of each kept number: the operation */
+    int64_t* records[MEMOB_N_STREAMS]; /* and the records before its end */
+    int64_t n_records[MEMOB_N_STREAMS];
+    memob_arrays arrays;
+} memoi_counter;
+
+/* Adds a list.  The first time marks what is awaited, then counts the records that a wait looks
+ * back. */
+MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked) {
     for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-        memob_op* op = &law->ops[k];
+        const int32_t stream = law->ops[k].stream;
         memob_numbers wait;
-        const int64_t number = memob_law_add(law, waits, k, &wait);
-        ops[op->stream][number & waits->mask[op->stream]] = k;
-        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-            if (wait.of[s]) law->ops[ops[s][wait.of[s] & waits->mask[s]]].is_awaited = 1;
+        const int64_t number = memob_law_add(law, &c->waits, k, &wait);
+        c->ops[stream][number & c->waits.mask[stream]] = k;
+        c->records[stream][number & c->waits.mask[stream]] = c->n_records[stream];
+        c->n_records[stream] += law->ops[k].is_awaited;
+        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+            const int64_t at = wait.of[s] & c->waits.mask[s];
+            if (!wait.of[s]) continue;
+            law->ops[c->ops[s][at]].is_awaited = 1;
+            if (is_marked)
+                law->n_events[s] = (int32_t)memob_min(
+                    MEMOB_RECORDS_MAX,
+                    memob_max(law->n_events[s], c->n_records[s] - c->records[s][at]));
+        }
     }
 }
 
-MEMOI memo_status memoi_law_find_awaited(memob_law* law, memo_error* error) {
-    memob_waits waits;
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    int32_t* ops[MEMOB_N_STREAMS];
-    memo_status status;
+MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) law->n_events[s] = 1;
     for (int32_t list = 0; list < law->n_lists; list++) {
         int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
         for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) n[law->ops[k].stream]++;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
             law->n_kept[s] = memob_max(law->n_kept[s], 2 * n[s]);
     }
-    status = memob_waits_make(&waits, law->n_cells, law->n_kept, error);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++)
-        ops[s] = MEMOB_ARRAY(&arrays, int32_t, waits.mask[s] + 1);
-    if (!status && arrays.failed) status = memob_no_memory(error, "the waits of a step");
 
-    /* The last list repeats; its waits do from its third time on. */
-    for (int32_t list = 0; list < law->n_lists + 2 && !status; list++)
-        memoi_law_mark(law, (int32_t)memob_min(list, law->n_lists - 1), &waits, ops);
-    memob_arrays_free(&arrays);
-    memob_waits_free(&waits);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && has_no_events; s++)
+        law->n_events[s] = MEMOB_RECORDS_MAX;
+    for (int32_t k = 0; k < law->n_ops && has_no_events; k++) law->ops[k].is_awaited = 1;
+
+    /* A list may follow itself; the waits of the last one repeat from its third time on. */
+    for (int is_marked = 0; is_marked < 2 && !status && !has_no_events; is_marked++) {
+        memoi_counter c;
+        memset(&c, 0, sizeof c);
+        status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
+        for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++) {
+            c.ops[s] = MEMOB_ARRAY(&c.arrays, int32_t, c.waits.mask[s] + 1);
+            c.records[s] = MEMOB_ARRAY(&c.arrays, int64_t, c.waits.mask[s] + 1);
+        }
+        if (!status && c.arrays.failed) status = memob_no_memory(error, "the waits of a step");
+        for (int32_t k = 0; k < 2 * law->n_lists + 1 && !status; k++)
+            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked);
+        memob_arrays_free(&c.arrays);
+        memob_waits_free(&c.waits);
+    }
     return status;
 }
 
@@ -863,8 +962,9 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status) status = memoi_law_find_cells(&maker, error);
-    if (!status) status = memoi_law_find_awaited(law, error);
+    if (!status && desc->n_slots[0]) status = memoi_law_touch_slots(&maker, error);
+    if (!status && !desc->n_slots[0]) status = memoi_law_find_cells(&maker, error);
+    if (!status) status = memoi_law_find_awaited(law, desc->has_no_events, error);
     memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
     return status;

@@ -79,13 +79,14 @@ MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     const int64_t number = waits->n[stream] + 1;
     const memob_numbers* clocks[MEMOB_N_STREAMS];
     memob_numbers need = MEMO_ZERO(memob_numbers), now = MEMO_ZERO(memob_numbers);
-    int32_t s, other;
+    int32_t s, other, n_needs = 0;
 
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
-        for (s = 0; s < MEMOB_N_STREAMS; s++) need.of[s] = memob_max(need.of[s], before->of[s]);
+        for (s = 0; s < MEMOB_N_STREAMS; s++)
+            if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
         cell->used.of[stream] = number;
         if (touches[k] & 1) cell->wrote.of[stream] = number;
     }
@@ -95,21 +96,54 @@ MEMOI int64_t memob_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     need.of[stream] = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
-        clocks[s] = need.of[s] ? memoi_waits_clock(waits, s, need.of[s]) : NULL;
+        if (!need.of[s]) continue;
+        clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
+        n_needs++;
     }
     *wait = need;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
+    for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
         for (other = 0; other < MEMOB_N_STREAMS && need.of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need.of[s]) wait->of[s] = 0;
+            if (other != s && need.of[other] && clocks[other] && clocks[other]->of[s] >= need.of[s])
+                wait->of[s] = 0;
 
     /* Its clock. */
-    for (s = 0; s < MEMOB_N_STREAMS; s++) {
-        now.of[s] = memob_max(now.of[s], wait->of[s]);
-        for (other = 0; other < MEMOB_N_STREAMS && wait->of[s] && clocks[s]; other++)
-            now.of[other] = memob_max(now.of[other], clocks[s]->of[other]);
+    for (s = 0; s < MEMOB_N_STREAMS && n_needs; s++) {
+        if (!wait->of[s]) continue;
+        if (wait->of[s] > now.of[s]) now.of[s] = wait->of[s];
+        for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
+            if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;
     return number;
+}
+/* --- records of events --- */
+
+/* Sinks record an event behind operations that are awaited.  A few events of each stream take
+ * turns; a wait for an event that was recorded again waits for a later operation of the stream,
+ * which was enqueued before. */
+#define MEMOB_RECORDS_MAX 64
+typedef struct memob_records {
+    int32_t n_events[MEMOB_N_STREAMS];                   /* 1 to MEMOB_RECORDS_MAX */
+    int64_t n[MEMOB_N_STREAMS];                          /* records so far */
+    int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
+} memob_records;
+
+/* The event to record behind everything that the stream has been given so far. */
+MEMOI int32_t memob_records_add(memob_records* records, int32_t stream, int64_t number) {
+    const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
+    records->numbers[stream][event] = number;
+    return event;
+}
+
+/* The event of the first kept record behind an operation; -1: there is none yet. */
+MEMOI int32_t memob_records_find(const memob_records* records, int32_t stream, int64_t number) {
+    const int32_t n = records->n_events[stream];
+    int32_t found = -1;
+    for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
+        if (records->numbers[stream][r % n] < number) break;
+        found = (int32_t)(r % n);
+    }
+    return found;
 }

@@ -246,6 +246,8 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memoi_rows_forget_law(&p->clock);
+    for (int32_t k = 0; k < MEMOB_N_STREAMS; k++) MEMO_FREE(p->clock.streams[k].jobs);
     memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
@@ -272,7 +274,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
+    int64_t n_cells;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -294,7 +296,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->random = 0x9e3779b97f4a7c15u;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -305,14 +306,16 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        p->clock.n_state_jobs =
+            8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
-        p->clock.streams[k].jobs = MEMOB_ARRAY(a, memoi_rows_job, n_copies);
-    p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
-    p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->clock.n_pattern = n_cells + p->n_layers + (int64_t)sizeof p->clock.order.n_host_layers + 1;
+    p->clock.pattern = MEMOB_ARRAY(a, char, p->clock.n_pattern);
+    p->clock.new_pattern = MEMOB_ARRAY(a, char, p->clock.n_pattern);
+    p->clock.n_bytes = MEMOB_ARRAY(a, int64_t, n_cells + 3 * (int64_t)p->n_layers);
+    p->clock.n_copies = MEMOB_ARRAY(a, int32_t, n_cells + 3 * (int64_t)p->n_layers);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {

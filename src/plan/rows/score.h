@@ -4,21 +4,6 @@
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
 
-/* The order of the layers.  0: layers would return from the file in another order than they
- * left. */
-MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
-    memob_swap_placement* order = &p->clock.order;
-    int32_t n_moved = 0, latest = -1;
-    for (int32_t i = 0; i < p->n_layers; i++)
-        if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
-    for (int32_t i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
-        const int32_t back = order->visits[i].back;
-        if (back >= 0 && back < latest) return 0;
-        latest = back >= 0 ? back : latest;
-    }
-    return 1;
-}
-
 /* Bytes beyond a capacity; 0: no limit. */
 MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
     return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
@@ -45,13 +30,16 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
-    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_order_layers(p) ||
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
         memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    memob_swap_find_turns(&p->clock.order);
+    if (memoi_rows_find_law(&p->clock, NULL)) {
+        score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        return;
+    }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
