@@ -48,6 +48,10 @@
 #define MEMO_PACK
 #include "memo_plan.h"
 
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_pack.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
 /* ==== implementation ======================================================================== */
 
 /* ROOMS, each with the words to search for.
@@ -1627,8 +1631,8 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
     }
     qsort(sets, (size_t)n_sets, sizeof *sets, memob_keyed_compare);
 
-    m->desc.node_limit =
-        node_limit ? memob_min(node_limit, MEMOI_MARKET_NODES) : MEMOI_MARKET_NODES;
+    m->desc.node_limit = MEMOI_MARKET_NODES;
+    if (node_limit) m->desc.node_limit = memob_min(node_limit, MEMOI_MARKET_NODES);
     for (int64_t k = 0; k < n_sets && status == MEMO_STATUS_INFEASIBLE; k++) {
         for (int64_t i = 0; i < m->n; i++) m->trial[i] = (char)(sets[k].index >> i & 1);
         if (memoi_market_cost(m, m->trial) >= cost || memob_now_s() > m->deadline) break;

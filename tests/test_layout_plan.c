@@ -1675,7 +1675,7 @@ TEST(tool_takes_clusters) {
     char line[512];
     *other = 0;
     for (size_t k = 0; k < sizeof figures / sizeof *figures; k++) {
-        const cluster_rates r = cluster_rates_of(&clusters[k], 65536);
+        const cluster_rates r = cluster_rates_of(&clusters[cluster_find(figures[k][0])], 65536);
         char all[400];
         const int n = snprintf(all, sizeof all, "%s ", figures[k][1]);
         snprintf(all + n, sizeof all - (size_t)n, rates, r.products, r.forward, r.backward,

@@ -23,15 +23,15 @@
  * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port,
  * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes.
  *
- * GH200 (data sheet: 96 GB of HBM3 at 4000 GB/s, 480 GB of LPDDR5X): copies of pinned memory over
- * NVLink-C2C, whose 450 GB/s each way they do not reach, as published: 412 GB/s to the device and
- * 170 GB/s back.
- * GB200 (GB200 NVL72 data sheet: 186 GB at 8000 GB/s, 2500 and 5000 TFLOP/s dense): two GPUs share
- * a Grace with 480 GB and its 450 GB/s each way, of which 0.75 is assumed.
- * rtx4090 (Ada white paper) and rtx5090 (RTX Blackwell white paper): products that add up in fp32,
- * 165 and 209.5 TFLOP/s, in FP8 330 and 419; memory 1008 and 1792 GB/s; PCIe 4.0 and 5.0 x16.
- * GB10 (DGX Spark data sheet: 1 PFLOP/s of sparse FP4, 128 GB at 273 GB/s): an eighth of it in
- * bf16, and copies that read and write one memory, which the device and the host halve here. */
+ * The figures below are of secondary sources, not compared with a data sheet, and not measured.
+ * GH200: 96 GB of HBM3 at 4000 GB/s, 480 GB of LPDDR5X; copies of pinned memory over NVLink-C2C do
+ * not reach its 450 GB/s each way: 412 GB/s to the device and 170 GB/s back.
+ * GB200: 186 GB at 8000 GB/s, 2500 and 5000 TFLOP/s dense; two GPUs share a Grace with 480 GB and
+ * its 450 GB/s each way, of which 0.75 is assumed.
+ * rtx4090 and rtx5090: products that add up in fp32, 165 and 209.5 TFLOP/s, in FP8 330 and 419;
+ * memory 1008 and 1792 GB/s; PCIe 4.0 and 5.0 x16.
+ * GB10: 1 PFLOP/s of sparse FP4, of which bf16 is assumed to reach an eighth; 128 GB at 273 GB/s,
+ * one memory, which the device and the host halve here. */
 typedef struct cluster_preset {
     const char* name;
     double per_node;                    /* GPUs */

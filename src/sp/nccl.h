@@ -490,7 +490,7 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     int is_last;
 
     /* Finish what is under way with the peers. */
-    (void)memo_comm_nccl_register(comm, NULL, 0, NULL);
+    MEMOB_IGNORE(memo_comm_nccl_register(comm, NULL, 0, NULL));
     pthread_mutex_lock(&world->mutex);
     if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
