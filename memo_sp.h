@@ -8232,9 +8232,10 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     const memo_exchange* plan = walk->ring.plan;
     const int32_t n_groups = walk->shape->n_groups;
-    /* A rank without queries uses what arrives only if it sends keys on. */
-    const int uses_heads =
-        plan->computes || (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
+    /* A rank without queries uses what arrives only if it sends keys on, or sums row dots of its
+     * padding for sinks. */
+    const int uses_heads = plan->computes || (walk->ring.is_backward && walk->tensors.sinks) ||
+                           (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
         if (n_groups > 1 && walk->groups[g % 2].heads.n_q && uses_heads)

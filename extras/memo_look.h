@@ -311,7 +311,7 @@ MEMO_FUNCTION memo_access memoi_access_of(const void* address, int64_t size_byte
                                           int32_t is_written) {
     memo_access access;
     memcpy(&access.bytes.begin, &address, sizeof address);
-    access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    access.bytes.end = access.bytes.begin + MEMO_CAST(uint64_t, size_bytes > 0 ? size_bytes : 0);
     access.is_written = is_written;
     return access;
 }

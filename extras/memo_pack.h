@@ -1150,7 +1150,7 @@ MEMOI double memoi_bricks_filled(const memoi_problem* problem) {
 
 MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
     return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
-           memoi_bricks_filled(problem) >= MEMOI_BRICKS_FILLED;
+           memoi_bricks_filled(problem) >= (double)MEMOI_BRICKS_FILLED;
 }
 
 /* Plans the bricks that are left, and takes the plan of the items if it is lower. */
