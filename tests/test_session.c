@@ -2416,13 +2416,25 @@ static memo_status other_memory_info(MEMO_UNUSED void* context, int64_t* free_by
 }
 
 /* Mistakes that a checked session finds as well, and some that it cannot, change gradients. */
-/* Addresses kept from micro-batches that measured, or from a session before: under each budget. */
+static memo_status keep_memory(MEMO_UNUSED void* context, MEMO_UNUSED void* address,
+                               MEMO_UNUSED memo_error* e) {
+    return MEMO_STATUS_OK;
+}
+
+/* Addresses kept from micro-batches that measured, or from a session before: under each budget.  The
+ * device frees nothing before its end, because the mistake writes to memory of a closed session. */
 TEST(tensors_that_no_forward_writes_are_named) {
     static double sums[C_LAYERS];
     const memo_session_output outputs[] = {{"sums", sums, sizeof sums, MEMO_TYPE_F64, C_LAYERS}};
+    const memo_host_device_desc plain = MEMO_ZERO(memo_host_device_desc);
     computer c;
+    memo_device* host = NULL;
+    CHECK_OK(memo_host_device_create(&plain, &host, &error));
+    memo_device keeping = *host;
+    keeping.device_free = keep_memory;
     for (int k = 0; k < 8; k++) {
         c_make(&c, 1);
+        c.desc.device = &keeping, c.desc.computes_on_host = 1;
         c.keeps = k < 4;
         c.elsewhere = k < 4 ? 0 : 2 + k % 2;
         c.desc.policy = MEMO_POLICY_MEMO;
@@ -2434,12 +2446,14 @@ TEST(tensors_that_no_forward_writes_are_named) {
     }
     for (int k = 0; k < 2; k++) {
         c_make(&c, 0);
+        c.desc.device = &keeping, c.desc.computes_on_host = 1;
         c.keeps = k;
         c.elsewhere = 2 * !k;
         c.sums = sums;
         c.desc.outputs = outputs, c.desc.n_outputs = 1;
         CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "wrote nothing into");
     }
+    memo_host_device_destroy(host);
 }
 
 TEST(verify_finds_other_gradients) {
