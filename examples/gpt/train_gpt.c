@@ -126,6 +126,21 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     return status;
 }
 
+/* Opens a small job that keeps everything, without capacities, and calls on each rank. */
+static memo_status rehearse_job(job* small, memo_status (*call)(run*, job*, memo_error*),
+                                memo_error* error) {
+    memo_step_plan** plan = &small->plans[MEMO_POLICY_KEEP];
+    static team rehearsal;
+    memo_status status = train_plan(&small->options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
+    if (status) return status;
+    (*plan)->fits = 1;
+    status = team_open(&rehearsal, small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, call, error);
+    team_close(&rehearsal);
+    memo_step_plan_destroy(*plan);
+    return status;
+}
+
 /* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
  * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
  * plan is made.  The plan gets what is left then, less the reserve. */
@@ -134,8 +149,6 @@ static memo_status rehearse(job* j, memo_error* error) {
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
     const int64_t reserve = j->options.reserve;
     job small = *j;
-    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
-    static team rehearsal;
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
 
@@ -144,14 +157,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error)))
-        return status;
-    (*plan)->fits = 1;
-
-    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
-    if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
-    team_close(&rehearsal);
-    memo_step_plan_destroy(*plan);
+    status = rehearse_job(&small, rehearse_on_rank, error);
     if (status) return status;
 
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
@@ -178,41 +184,29 @@ static memo_status rehearse_step(run* r, job* j, memo_error* error) {
     return run_step(r, j, 0, &loss, error);
 }
 
-/* A step of one layer with a head for each tensor rank, whose attention is compared with exact
- * rows. */
+/* A step of one layer with one head, whose attention is compared with exact rows. */
 static memo_status try_attention(const job* j, int64_t slice_rows, memo_error* error) {
     job small = *j;
     train_options* o = &small.options;
-    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
-    static team rehearsal;
-    memo_status status;
-    o->hidden = o->hidden / o->heads * o->tensor;
-    o->heads = o->kv_heads = o->tensor;
+    o->hidden = o->hidden / o->heads;
+    o->heads = o->kv_heads = 1;
     o->layers = o->batch = o->accumulate = 1;
     o->mlp = o->mlp_columns = o->is_graph = 0;
     o->type = o->type ? 1 : 0;
     o->device_memory = o->host_memory = 0;
     o->slice_rows = slice_rows;
-    if ((status = train_plan(o, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error))) return status;
-    (*plan)->fits = 1;
-
-    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
-    if (!status) status = team_call(&rehearsal, rehearse_step, error);
-    team_close(&rehearsal);
-    memo_step_plan_destroy(*plan);
-    return status;
+    return rehearse_job(&small, rehearse_step, error);
 }
 
 /* Of a length that nobody has seen right, attention is tried before the run; where all rows at once
- * are wrong, the run takes slices of half as many, and so on. */
+ * are wrong, the run takes slices of half as many, and so on.  Several ranks find it in the run, whose
+ * error names slices. */
 static memo_status rehearse_attention(job* j, memo_error* error) {
     train_options* o = &j->options;
     int64_t rows = o->sequence;
     memo_error wrong;
     memo_status status;
-    if (o->sequence <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ring * o->ulysses > 1 ||
-        o->block_degrees)
-        return MEMO_STATUS_OK;
+    if (o->sequence <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ranks > 1) return MEMO_STATUS_OK;
     status = try_attention(j, 0, &wrong);
     if (!status) return status;
     *error = wrong;
