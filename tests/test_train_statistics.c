@@ -14,6 +14,12 @@ TEST(median_and_quartiles) {
     CHECK(s.median == 30 && s.low == 20 && s.high == 40);
 }
 
+/* Quartiles three tenths of the median apart still tell; further apart they do not. */
+TEST(scattered_times_do_not_tell) {
+    spread quiet = {10, 9, 12}, busy = {10, 8, 11.5};
+    CHECK(are_narrow(&quiet) && !are_narrow(&busy));
+}
+
 /* Returns the probability that the interval between n sorted values, without k at each end, misses
  * the median: a fair coin shows at most k heads, or at most k tails. */
 static double misses(int n, int k) {

@@ -131,15 +131,36 @@ static spread spread_of_steps(const job* j, const double* values, double* scratc
     return spread_of(scratch, n_timed(j));
 }
 
+/* Finds the medians, and whether they tell anything: not if steps are few, or scatter. */
+static void find_medians(job* j, double* scratch) {
+    const int64_t n = n_timed(j);
+    spread widest = {1, 1, 1}; /* beside its median */
+    int scattered = 0;
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        comparison* row = &j->compared[policy_order[i]];
+        const spread s = spread_of_steps(j, row->step_s, scratch);
+        row->median_s = s.median;
+        row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
+        if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
+        widest = s;
+        scattered = policy_order[i];
+    }
+
+    if (n < ROUNDS_TO_DIFFER)
+        snprintf(j->why_no_times, sizeof j->why_no_times,
+                 "%lld timed step%s cannot tell policies apart; --compare %d could", (long long)n,
+                 n == 1 ? "" : "s", ROUNDS_TO_DIFFER * TURN_STEPS);
+    else if (!are_narrow(&widest))
+        snprintf(j->why_no_times, sizeof j->why_no_times,
+                 "half of %s's steps take %.0f to %.0f ms, so the machine does other work, too; "
+                 "without it times would tell",
+                 policy_names[scattered], 1e3 * widest.low, 1e3 * widest.high);
+}
+
 /* Prints whether policies differ: those that fit, and others only if they do not. */
 static void print_differences(const job* j, double* scratch) {
     const int64_t n = n_timed(j);
     char text[256];
-    if (n < ROUNDS_TO_DIFFER) {
-        printf("%lld timed step%s cannot tell policies apart; --compare %d could\n", (long long)n,
-               n == 1 ? "" : "s", ROUNDS_TO_DIFFER * TURN_STEPS);
-        return;
-    }
     for (int i = 0; i < train_n_policies(&j->options); i++)
         for (int k = i + 1; k < train_n_policies(&j->options); k++) {
             const memo_policy a = policy_order[i], b = policy_order[k];
@@ -155,46 +176,50 @@ static void print_differences(const job* j, double* scratch) {
 /* Round by round, because the machine's speed drifts. */
 static void print_predictions(const job* j, double* scratch) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
-        comparison* row = &j->compared[policy_order[i]];
+        const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
-        row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
         printf("%-10s predicted %.1f ms a step, measured %.1f ms "
                "(%+.1f%% in the median of rounds)\n",
-               policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
-               1e3 * spread_of_steps(j, row->step_s, scratch).median,
+               policy_names[policy_order[i]], 1e3 * row->median_predicted_s, 1e3 * row->median_s,
                100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
+}
+
+/* Times of a policy, with quartiles and stalls; nothing if they would not tell anything. */
+static const char* times_text(const job* j, const comparison* row, double* scratch) {
+    const spread step_s = spread_of_steps(j, row->step_s, scratch);
+    if (*j->why_no_times) return "";
+    return text_of(" %8.1f ms %6.1f to %5.1f %6.1f ms", 1e3 * step_s.median, 1e3 * step_s.low,
+                   1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s, scratch).median);
 }
 
 /* Returns whether all losses and gradients have the same bits. */
 static int print_comparison(const job* j, double* scratch) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
+    const int tells = !*j->why_no_times;
     int are_equal = 1;
-    printf("\n%lld step%s of every policy, %s, each from the initial parameters; times are medians "
-           "of %s, with quartiles; loss difference is in nats per token\n",
+    printf("\n%lld step%s of every policy, %s, each from the initial parameters; %sloss difference "
+           "is in nats per token\n",
            (long long)n, n == 1 ? "" : "s",
            j->at_once ? "by turns of two" : "one policy after another for lack of memory",
-           n == 1 ? "a step" : "every second step");
+           tells ? "times are medians of every second step, with quartiles; " : "");
 
-    printf("policy      alpha  device peak   host peak  moved/step   step time  quartiles, ms   "
-           "  stall  loss diff  gradients  budget\n");
+    printf(
+        "policy      alpha  device peak   host peak  moved/step%s  loss diff  gradients  budget\n",
+        tells ? "   step time  quartiles, ms     stall" : "");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
-        comparison* row = &j->compared[policy];
-        const spread step_s = spread_of_steps(j, row->step_s, scratch);
+        const comparison* row = &j->compared[policy];
         const int has_same_gradients =
             !memcmp(row->digests, keep->digests, (size_t)n * sizeof *row->digests);
         double difference = 0;
-        row->median_s = step_s.median;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
-        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
-               policy_names[policy], alpha_name(&j->options, policy, j->plans[policy]),
+        printf("%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", policy_names[policy],
+               alpha_name(&j->options, policy, j->plans[policy]),
                bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-               bytes_name(row->moved_bytes), 1e3 * step_s.median, 1e3 * step_s.low,
-               1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s, scratch).median,
-               difference,
+               bytes_name(row->moved_bytes), times_text(j, row, scratch), difference,
                policy == MEMO_POLICY_KEEP ? "reference"
                : has_same_gradients       ? "equal"
                                           : "DIFFER",
@@ -203,15 +228,18 @@ static int print_comparison(const job* j, double* scratch) {
         are_equal &= has_same_gradients &&
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
-    print_differences(j, scratch);
-    print_predictions(j, scratch);
+
+    if (tells) print_differences(j, scratch);
+    if (tells) print_predictions(j, scratch);
+    if (!tells) printf("no times  %s\n", j->why_no_times);
     return are_equal;
 }
 
-static memo_status end_comparison(const job* j, memo_error* error) {
+static memo_status end_comparison(job* j, memo_error* error) {
     const train_options* o = &j->options;
     double* scratch = (double*)malloc((size_t)o->compare * sizeof *scratch);
     if (!scratch) return gpt_no_memory("--compare", error);
+    find_medians(j, scratch);
     const int are_equal = print_comparison(j, scratch);
     free(scratch);
     if (!are_equal)

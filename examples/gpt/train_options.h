@@ -49,7 +49,7 @@ typedef struct train_options {
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* memo_update */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
-    long long is_graph, is_registered, is_dry_run, is_demo, is_help, is_version;
+    long long is_graph, is_registered, is_dry_run, is_demo, lists_rows, is_help, is_version;
 } train_options;
 
 #define N_POLICIES 5
@@ -264,6 +264,8 @@ static const option option_table[] = {
     {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, 0, "SIZE",
      "scratch memory of cuDNN's attention (default: what it is expected to need, in groups of "
      "heads from 2 GiB on).  Both also for a dry run with --cluster"},
+    {"--rows", OPTION_FLAG, OPTION_FIELD(lists_rows), 0, 0, 0, "",
+     "also prints which rows of each tensor are kept, swapped and recomputed, layer by layer"},
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, 0, "",
      "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
      "not fit"},
@@ -287,7 +289,7 @@ static char* demo_arguments[] = {
     "--device-memory", "37MiB",    "--host-memory", "16MiB", "--link-bandwidth", "1GB",
 #endif
     "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "70",
-    "--compare",       "20",    "--sample",      "400",   "--output", "build/run"};
+    "--compare",       "20",    "--sample",      "240",   "--output", "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
 /* The field of an option: a long long, a double or a text. */
@@ -622,6 +624,8 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
 #endif
         {o->alpha >= 0 && !plans_rows(o->policy) && !o->compare, "--alpha",
          "with this --policy; alpha or memo would use it"},
+        {o->lists_rows && o->policy != MEMO_POLICY_MEMO, "--rows",
+         "with this --policy, which treats all layers alike; memo would use it"},
         {!o->is_dry_run && o->vocabulary != 256 && !o->is_random, "--vocabulary",
          "on a text, whose 256 tokens are its bytes; --random-tokens would have more"},
         {o->is_random && (o->n_text_files || o->sample), o->sample ? "--sample" : "--text",

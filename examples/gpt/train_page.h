@@ -6,6 +6,7 @@
 #define TRAIN_PAGE_H
 
 #include "tools/tool_files.h"
+#include "train_compare.h"
 #include "train_plan.h"
 #include "train_run.h"
 
@@ -44,10 +45,12 @@ static const char page_script[] =
 
 /* ---- bars ----------------------------------------------------------------------------------- */
 
-enum { PAGE_PARTS = 4 };
-static const char* const page_colors[PAGE_PARTS] = {"#4878a8", "#9aa3ad", "#b59ad0", "#f0a848"};
-static const char* const page_parts[PAGE_PARTS - 1] = {"weights, gradients and moments",
-                                                       "activations", "other buffers"};
+/* The last two: recomputed rows, and policies beyond the budget. */
+enum { PAGE_PARTS = 5 };
+static const char* const page_colors[PAGE_PARTS] = {"#4878a8", "#9aa3ad", "#b59ad0", "#f0a848",
+                                                    "#c8586a"};
+static const char* const page_parts[TIER_WHOLE] = {"weights, gradients and moments", "activations",
+                                                   "other buffers"};
 
 /* One bar, of a tier of plan_tiers.  all: the longest bar. */
 static void page_put_tier(memo_text* t, const char* name, const int64_t* parts, double all) {
@@ -80,27 +83,39 @@ static void page_put_budgets(memo_text* t, const job* j) {
     memo_text_put(t, "</p>\n");
 }
 
-/* The medians of the table that the run prints. */
+/* The table that the run prints; bars only where its times tell something. */
 static void page_put_policies(memo_text* t, const job* j) {
     const train_options* o = &j->options;
+    const int tells = !*j->why_no_times;
     double longest = 0;
     for (int i = 0; j->compared && i < train_n_policies(o); i++)
         longest = fmax(longest, j->compared[policy_order[i]].median_s);
     if (!(longest > 0)) return;
 
+    memo_text_put(t, "<h2>Policies</h2>\n<p>");
+    if (tells)
+        memo_text_put(t,
+                      "Median of %lld steps. <span class='key'><i style='background:%s'></i>fits "
+                      "<i style='background:%s'></i>beyond the budget, run without limit</span>",
+                      (long long)n_timed(j), page_colors[0], page_colors[4]);
+    else
+        memo_text_put(t, "All have the same bits. No times: %s.", j->why_no_times);
     memo_text_put(t,
-                  "<h2>Policies</h2>\n<p>Median of %lld steps. Orange: beyond the budget, run "
-                  "without limit.</p>\n<div class='box'><table>\n<tr><th></th><th>time of a "
-                  "step</th><th></th><th>device</th><th>host</th></tr>\n",
-                  o->compare - (o->compare > 1));
+                  "</p>\n<div class='box'><table>\n<tr><th></th>%s<th>device</th><th>host</th>"
+                  "<th>budget</th></tr>\n",
+                  tells ? "<th>time of a step</th><th></th>" : "");
     for (int i = 0; i < train_n_policies(o); i++) {
         const comparison* row = &j->compared[policy_order[i]];
-        memo_text_put(t,
-                      "<tr><td>%s</td><td class='bar'><div class='frame'><i style='width:%.2f%%;"
-                      "background:%s'></i></div></td><td>%.1f ms</td><td>%s</td><td>%s</td></tr>\n",
-                      policy_names[policy_order[i]], 100 * row->median_s / longest,
-                      row->is_short ? page_colors[3] : page_colors[0], 1e3 * row->median_s,
-                      bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes));
+        memo_text_put(t, "<tr><td>%s</td>", policy_names[policy_order[i]]);
+        if (tells)
+            memo_text_put(t,
+                          "<td class='bar'><div class='frame'><i style='width:%.2f%%;"
+                          "background:%s'></i></div></td><td>%.1f ms</td>",
+                          100 * row->median_s / longest, page_colors[row->is_short ? 4 : 0],
+                          1e3 * row->median_s);
+        memo_text_put(t, "<td>%s</td><td>%s</td><td>%s</td></tr>\n",
+                      bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
+                      row->is_short ? "exceeded" : "fits");
     }
     memo_text_put(t, "</table></div>\n");
 }

@@ -207,6 +207,21 @@ static void print_alpha(const train_options* o, const memo_step_plan* plan) {
         printf("; as --alpha says\n");
 }
 
+/* Prints the bytes of a micro-batch's rows that are kept, swapped and recomputed. */
+static void print_rows(const memo_swap_desc* swap) {
+    int64_t n_bytes[3] = {0, 0, 0};
+    for (int32_t i = 0; i < swap->n_layers; i++)
+        for (int32_t k = 0; k < swap->n_tensors; k++) {
+            const int64_t rows = swap->rows[(int64_t)i * swap->n_tensors + k];
+            const int64_t row_bytes = swap->tensors[k].row_bytes;
+            n_bytes[0] += rows < 0 ? swap->n_rows * row_bytes : 0;
+            n_bytes[1] += rows < 0 ? 0 : rows * row_bytes;
+            n_bytes[2] += rows < 0 ? 0 : (swap->n_rows - rows) * row_bytes;
+        }
+    printf("rows      %s kept, %s swapped, %s recomputed in a micro-batch; --rows lists them\n",
+           bytes_name(n_bytes[0]), bytes_name(n_bytes[1]), bytes_name(n_bytes[2]));
+}
+
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
 static void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
                          int is_measured) {
@@ -214,8 +229,10 @@ static void print_choice(const train_options* o, memo_policy policy, const memo_
     if (!plans_rows(policy)) return;
     if (is_by_alpha(o, policy))
         print_alpha(o, plan);
-    else
+    else if (o->lists_rows)
         memo_swap_put_rows(&plan->swap, &text);
+    else
+        print_rows(&plan->swap);
     if (plan->times && o->alpha < 0) memo_swap_plan_put(plan->times, is_measured, &text);
     if (text.data) fputs(text.data, stdout);
     memo_text_free(&text);

@@ -49,6 +49,13 @@ static spread spread_of(double* values, int64_t n) {
  * 2 of 2^5 = 32 cases. */
 enum { ROUNDS_TO_DIFFER = 6 };
 
+/* Times whose quartiles are further apart than this share of the median tell about the machine, not
+ * about policies. */
+#define SHARE_TO_TELL 0.3
+
+/* Returns whether times with these quartiles tell about what was timed. */
+static int are_narrow(const spread* s) { return s->high - s->low <= SHARE_TO_TELL * s->median; }
+
 /* Returns how many values to leave out at each end of n sorted ones, so that the others hold the
  * median with a confidence of 95 %: by the sign test, of any distribution. */
 static int64_t n_beyond(int64_t n) {
