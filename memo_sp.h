@@ -5,6 +5,17 @@
  * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
  * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
  *
+ * NOT FOR: choosing a model's parallel layout while it trains, moving weights between stages, or
+ * starting processes.  Layouts are planned before, by extras/memo_layout.h; launchers start ranks.
+ * Fused attention kernels are the trainer's: it hands in a local attention, such as cuDNN's.
+ *
+ * STEP BY STEP, in the order of calls:
+ *
+ *     1  a memo_comm: memo_comm_threads_create, memo_comm_nccl_create, or examples/comm_mpi.h
+ *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
+ *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
+ *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
+ *
  * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
  * In exactly one translation unit, which contains memo.h's implementation:

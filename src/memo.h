@@ -13,6 +13,11 @@
  * a device of host memory and threads; memo_cuda.cuh contains the CUDA device.
  * extras/memo_look.h records what is enqueued on which stream, and checks it for races.
  *
+ * NOT FOR: computing.  There are no kernels of a model here, no autograd and no optimizer; a
+ * trainer keeps its own.  A step that fits into device memory is not faster with memo.  The arena
+ * serves requests that repeat from step to step, and refuses others.  No page is migrated behind the
+ * trainer's back: what moves, moves by the trainer's calls.
+ *
  * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
  *
@@ -21,6 +26,13 @@
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
+ *
+ * STEP BY STEP, in the order of calls:
+ *
+ *     1  memo_host_device_create, or memo_cuda_device_create of memo_cuda.cuh
+ *     2  memo_arena_create with a trace, one step (dry), memo_plan_from_trace, memo_plan_solve
+ *     3  memo_arena_create with the plan; then memo_arena_begin, _alloc, _free, _end each step
+ *     4  or, without 2 and 3, memo_session_create of memo_plan.h, which does both and also swaps
  *
  * EXAMPLE.  Run a step without computing, plan the step, replay every step (examples/01_arena.c).
  * For a whole trainer, start with the session of memo_plan.h (examples/05_three_edits.c).

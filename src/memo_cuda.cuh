@@ -1,5 +1,12 @@
 /* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
  *
+ * NOT FOR: other accelerators (write the table memo_device, examples/04_custom_device.c), unified
+ * memory, or storage that a GPU reads by itself.
+ *
+ * STEP BY STEP, in the order of calls: memo_cuda_device_create; memo_stream_create; an arena, swap
+ * engine or session with this device; kernels on memo_cuda_stream(stream); then
+ * memo_cuda_device_destroy.
+ *
  * In exactly one .cu file (memo.h's implementation may be there too, or in a C file):
  *
  *     #define MEMO_CUDA_IMPLEMENTATION

@@ -1,4 +1,18 @@
-/* memo_plan.h - the planners: where every tensor goes, how many rows travel.
+/* memo_plan.h - the planners: where every tensor goes, how many rows travel; and the session, which
+ * runs a trainer's step by their plans.
+ *
+ * NOT FOR: changing a model's results to save memory.  Plans choose places and times; what they
+ * cannot place within the budgets they refuse, with what would work.  Nothing is compiled, traced
+ * from Python or rewritten: the trainer describes its tensors and keeps its loops.
+ *
+ * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
+ *
+ *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
+ *     2  memo_session_create: memo_session_measure, memo_session_plan and memo_session_open in one
+ *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
+ *        between memo_session_forward_begin and its like, memo_session_end
+ *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
+ *     5  memo_session_destroy
  *
  * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
  *
