@@ -16,8 +16,8 @@
  *
  * NOT FOR: computing.  There are no kernels of a model here, no autograd and no optimizer; a
  * trainer keeps its own.  A step that fits into device memory is not faster with memo.  The arena
- * serves requests that repeat from step to step, and refuses others.  No page is migrated behind the
- * trainer's back: what moves, moves by the trainer's calls.
+ * serves requests that repeat from step to step, and refuses others.  No page is migrated behind
+ * the trainer's back: what moves, moves by the trainer's calls.
  *
  * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
