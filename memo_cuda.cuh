@@ -1749,9 +1749,9 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
     return value;
 }
 
-/* The order of joins is fixed.  Four blocks at a time, as above; five, if a warp has one row. */
+/* The order of joins is fixed.  Four blocks at a time, as above. */
 #define MEMOI_CUDA_LANES(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)      \
-    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, (n_lanes) == 32 ? 5 : 4)          \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
         memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
         const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
         int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                         \
@@ -1822,7 +1822,7 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
         MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.add.n_rows, rows)
-        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_cast_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
                         items)

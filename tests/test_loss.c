@@ -253,6 +253,45 @@ TEST(large_logits_and_confident_labels_are_exact) {
     printf("# worst relative error of a gradient: %.2g\n", worst);
 }
 
+/* A row has the same bits wherever it begins and whichever column has the label, so pairs that are
+ * read whole have the bits of the others. */
+TEST(bits_do_not_depend_on_alignment) {
+    enum { N = 1500, FAR = 12 };
+    static float memory[2][N + FAR + 16];
+    int n_plain = 0;
+    for (int k = 0; k < 400; k++) {
+        const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+        const memo_type type = types[k % 3];
+        const int64_t n = memo_test_int(1, k % 2 ? 300 : N),
+                      element = type == MEMO_TYPE_F32 ? 4 : 2;
+        const int32_t label = (int32_t)memo_test_int(k % 8 ? 0 : -1, n - 1);
+        float parts[2][MEMO_LOSS_NUMBERS], loss[2];
+        char* at[2];
+        IN_CASE("case %d: %lld columns, label %d", k, (long long)n, (int)label);
+        for (int side = 0; side < 2; side++)
+            at[side] = (char*)(((uintptr_t)memory[side] + 15) & ~(uintptr_t)15) +
+                       (side ? memo_test_int(1, 16 / element - 1) * element : 0);
+        for (int64_t i = 0; i < n; i++) {
+            double x = (memo_test_real() - 0.5) * (k % 5 ? 8 : 300);
+            if (k % 4 == 0 && memo_test_int(0, 9) == 0) x = -INFINITY;
+            if (k % 16 == 3 && i == n / 2) x = memo_test_nan();
+            for (int side = 0; side < 2; side++) typed_set(at[side], i, type, x);
+        }
+        for (int side = 0; side < 2; side++) {
+            memo_cross_entropy_desc desc = one_row(memory[0], NULL, n, &label, &loss[side]);
+            desc.logits = desc.d_logits = at[side];
+            desc.type = type;
+            desc.parts = parts[side];
+            run_row(&desc);
+        }
+        CHECK(memcmp(parts[0], parts[1], sizeof parts[0]) == 0);
+        CHECK(memcmp(&loss[0], &loss[1], sizeof loss[0]) == 0);
+        CHECK(memcmp(at[0], at[1], (size_t)(n * element)) == 0);
+        n_plain += n > 33 * 16 / element;
+    }
+    CHECK(n_plain > 100); /* rows that have such a pair */
+}
+
 TEST(labels_beyond_the_vocabulary_are_counted) {
     float x[4 * 3] = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}, parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {2, 3, -7, INT32_MAX}, i;

@@ -6,9 +6,9 @@
  * neighboring threads write neighboring 16 bytes.
  *
  * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of add and
- * cast has two groups, half a row apart, and reads both before it writes.  Row sums read two groups
- * before they add.  Groups are converted only after all are read, so that no read waits for a
- * conversion. */
+ * cast has two groups, half a row apart, and reads both before it writes; an item of a cast to F32
+ * has four.  Row sums read two groups before they add.  Groups are converted only after all are
+ * read, so that no read waits for a conversion. */
 
 #define MEMOI_ROW_GROUP 8
 
@@ -102,9 +102,18 @@ MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     }
 }
 MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 /* the same bits, NaN too, in one instruction */
+    uint32_t pair;
+    if (type == MEMO_TYPE_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(from[1]), "f"(from[0]));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(from[1]), "f"(from[0]));
+    return pair;
+#else
     if (type == MEMO_TYPE_BF16)
         return memo_bf16_from_f32(from[0]) | (uint32_t)memo_bf16_from_f32(from[1]) << 16;
     return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
+#endif
 }
 
 MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
@@ -270,7 +279,7 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     }
 }
 
-/* --- add --- */
+/* --- add and cast --- */
 
 MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
     return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
@@ -278,7 +287,7 @@ MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as
 MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
-MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_b) {
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     const int shift = memoi_row_shift(add->to_type);
     int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
     memoi_row_pair pair;
@@ -286,26 +295,54 @@ MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_
     if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
     pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
     memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
-    if (has_b) memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
+    memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
     MEMOI_UNROLL
     for (int i = 0; i < 2; i++) {
         float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
         memoi_group_widen(x, &a[i], add->a_type);
-        if (has_b) {
-            memoi_group_widen(y, &b[i], add->b_type);
-            MEMOI_UNROLL
-            for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
-        }
+        memoi_group_widen(y, &b[i], add->b_type);
+        MEMOI_UNROLL
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
         memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
                              pair.n[i]);
     }
 }
-/* has_b is a constant, so that a cast loads nothing for it. */
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
-    memoi_add_item(add, item, 1);
+
+/* A group of a cast to F32 reads 8 bytes if the input has 16 bits, so an item has two pairs. */
+MEMO_INLINE int64_t memoi_cast_row_items(const memo_add_desc* cast, int n_pairs) {
+    return memoi_n_shifted(cast->n_columns, memoi_row_shift(cast->to_type) + n_pairs);
 }
-MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
-    memoi_add_item(add, item, 0);
+MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
+    return cast->n_rows * memoi_cast_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
+}
+MEMO_INLINE void memoi_cast_item(const memo_add_desc* cast, int64_t item, int n_pairs) {
+    const int shift = memoi_row_shift(cast->to_type);
+    int64_t row = 0, first = item, n_items = memoi_cast_row_items(cast, n_pairs);
+    memoi_row_pair pairs[2];
+    memoi_row_group groups[2][2];
+    if (cast->n_rows > 1) row = memoi_row_of(item, n_items, &first);
+    MEMOI_UNROLL
+    for (int p = 0; p < n_pairs; p++) {
+        const int64_t column = (first + 2 * p * n_items) << shift;
+        pairs[p] = memoi_row_pair_at(cast->n_columns, column, column + (n_items << shift), shift);
+        memoi_pair_load(groups[p], cast->a, cast->a_type, cast->a_stride, row, &pairs[p]);
+    }
+    MEMOI_UNROLL
+    for (int p = 0; p < n_pairs; p++) {
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            float x[MEMOI_ROW_GROUP];
+            memoi_group_widen(x, &groups[p][i], cast->a_type);
+            memoi_group_store_at(cast->to, cast->to_type, cast->to_stride, row, pairs[p].column[i],
+                                 x, pairs[p].n[i]);
+        }
+    }
+}
+MEMO_INLINE void memo_cast_item(const memo_add_desc* cast, int64_t item) {
+    if (cast->to_type == MEMO_TYPE_F32)
+        memoi_cast_item(cast, item, 2);
+    else
+        memoi_cast_item(cast, item, 1);
 }
 
 /* --- add packed --- */
@@ -381,9 +418,49 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
     const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
+/* 2^t within 2 units; on a GPU 0 below 2^-126. */
+MEMO_INLINE float memoi_two_to(float t) {
+#if defined(__CUDA_ARCH__)
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+    return power;
+#else
+    return exp2f(t);
+#endif
+}
+/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
+ * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
+MEMO_INLINE float memoi_exp_by_two(float x) {
+    float t, power;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
+#else
+    x = x < -104 ? -104 : x;
+#endif
+    t = x * 1.44269504f;
+    power = memoi_two_to(t);
+    return fmaf(power, fmaf(t, -0.693147181f, x), power);
+}
+/* exp(x), x <= 0, of which the loss needs one or two an element. */
+MEMO_INLINE float memoi_loss_exp(float x) {
+#if defined(__CUDA_ARCH__)
+    return memoi_exp_by_two(x);
+#else
+    return expf(x);
+#endif
+}
+
+/* The larger one; y if x is NaN. */
+MEMO_INLINE float memoi_larger(float x, float y) {
+#if defined(__CUDA_ARCH__)
+    return fmaxf(x, y); /* one instruction */
+#else
+    return x > y ? x : y;
+#endif
+}
 /* The sum relative to a maximum that is not below its own. */
 MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
-    return x.max == max ? x.sum : x.sum * expf(x.max - max);
+    return x.max == max ? x.sum : x.sum * memoi_loss_exp(x.max - max);
 }
 MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
     memo_softmax_sum both;
@@ -401,24 +478,30 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
     return 4 * e / ((1 + e) * (1 + e));
 }
 
-/* Adds the first n numbers of a group, in order.  label: the place of the label in the group, if
- * the label is there.  A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
-                                                 memo_softmax_sum to, const memoi_row_group* group,
-                                                 int32_t n, int64_t label) {
-    float x[MEMOI_ROW_GROUP], max = to.max;
-    memoi_group_widen(x, group, entropy->type);
+/* Adds n numbers, in order.  A logit of -inf adds nothing to the sum, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_add(memo_softmax_sum to, const float* x, int n) {
+    float max = to.max, base;
     MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
-        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
-        if (x[k] > max) max = x[k];
-    }
+    for (int k = 0; k < n; k++) max = memoi_larger(x[k], max);
+    base = max == -INFINITY ? 0.0f : max;
     to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
     MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-        if (x[k] != -INFINITY) to.sum += expf(x[k] - max);
+    for (int k = 0; k < n; k++) to.sum += memoi_loss_exp(x[k] - base);
     return to;
+}
+
+/* Adds the first n numbers of a group.  label: the place of the label in the group, if the label is
+ * there. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                 memo_softmax_sum to, const memoi_row_group* group,
+                                                 int32_t n, int64_t label) {
+    float x[MEMOI_ROW_GROUP];
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
+        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
+    return memoi_softmax_add(to, x, MEMOI_ROW_GROUP);
 }
 
 /* The label's column among these; -1: it is not. */
@@ -427,20 +510,88 @@ MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, i
     return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
+/* A lane takes a row in pairs of groups.  A pair is plain if both groups are whole and aligned and
+ * lack the label, and if there is no softcap.  Nearly all pairs are plain, and a loop of their own
+ * leaves out every test of the others. */
+typedef struct memoi_loss_walk {
+    const char* logits; /* the row's */
+    int64_t column;     /* the lane's next pair */
+    int64_t step;       /* between the groups of a pair; pairs are two steps apart */
+    int64_t plain_end;  /* no pair from here on is plain */
+    int64_t label_pair; /* the lane's pair with the label; plain_end: none */
+} memoi_loss_walk;
+
+MEMO_INLINE memoi_loss_walk memoi_loss_walk_of(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int64_t lane, int64_t label) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t group = label >> shift;
+    memoi_loss_walk walk;
+    walk.logits =
+        (const char*)entropy->logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
+    walk.column = lane << shift;
+    walk.step = (int64_t)MEMO_LOSS_LANES << shift;
+    walk.plain_end = entropy->n_columns - walk.step - ((int64_t)1 << shift) + 1;
+    if (entropy->softcap > 0 || !memoi_row_words(walk.logits, entropy->type, 1 << shift))
+        walk.plain_end = 0;
+    walk.label_pair = walk.plain_end;
+    if (label >= 0 && group % MEMO_LOSS_LANES == lane)
+        walk.label_pair = group / (2 * MEMO_LOSS_LANES) * 2 * walk.step + walk.column;
+    return walk;
+}
+/* Where the plain pairs at hand end. */
+MEMO_INLINE int64_t memoi_loss_walk_end(const memoi_loss_walk* walk) {
+    return walk->column <= walk->label_pair && walk->label_pair < walk->plain_end ? walk->label_pair
+                                                                                  : walk->plain_end;
+}
+
+/* Loads a plain pair, and widens its 8 or 16 numbers.  type is a constant of the caller. */
+MEMO_INLINE void memoi_plain_load(float x[2][MEMOI_ROW_GROUP], const memoi_loss_walk* walk,
+                                  memo_type type) {
+    const char* from = walk->logits + walk->column * memoi_row_type_bytes(type);
+    memoi_row_group groups[2];
+    memoi_words_load(groups[0].words, from, 4);
+    memoi_words_load(groups[1].words, from + walk->step * memoi_row_type_bytes(type), 4);
+    MEMOI_UNROLL
+    for (int i = 0; i < 2; i++) {
+        MEMOI_UNROLL
+        for (int k = 0; k < 4; k++) {
+            if (type == MEMO_TYPE_F32)
+                x[i][k] = memoi_f32_from_bits(groups[i].words[k]);
+            else
+                memoi_pair_widen(x[i] + 2 * k, groups[i].words[k], type);
+        }
+    }
+}
+MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
+                                                 memo_type type) {
+    const int64_t end = memoi_loss_walk_end(walk);
+    for (; walk->column < end; walk->column += 2 * walk->step) {
+        float x[2][MEMOI_ROW_GROUP];
+        memoi_plain_load(x, walk, type);
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++) sum = memoi_softmax_add(sum, x[i], 1 << memoi_row_shift(type));
+    }
+    return sum;
+}
+
 MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
                                                int32_t lane) {
-    const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
+    memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     memo_softmax_sum sum = memoi_softmax_none();
-    for (int64_t column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
+        switch (entropy->type) {
+        case MEMO_TYPE_BF16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_BF16); break;
+        case MEMO_TYPE_F16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F16); break;
+        default: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F32);
+        }
         const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step,
+                              memoi_row_shift(entropy->type));
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - column);
-        if (pair.n[1] > 0)
-            sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
+        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - walk.column);
+        sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
     }
     return sum;
 }
@@ -499,8 +650,9 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
         float d = entropy->scale;
         if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
-        x[k] = d * (column + k == label ? r->of_label
-                                        : r->factor * expf(memoi_softcap(entropy, x[k]) - r->max));
+        x[k] = d * (column + k == label
+                        ? r->of_label
+                        : r->factor * memoi_loss_exp(memoi_softcap(entropy, x[k]) - r->max));
     }
     if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
         MEMOI_UNROLL
@@ -509,26 +661,58 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
+MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, char* to,
+                                     const memoi_entropy_row* r, memoi_loss_walk* walk,
+                                     memo_type type) {
+    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memoi_row_type_bytes(type);
+    for (; walk->column < end; walk->column += 2 * walk->step) {
+        float x[2][MEMOI_ROW_GROUP];
+        memoi_plain_load(x, walk, type);
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            memoi_row_group group;
+            MEMOI_UNROLL
+            for (int k = 0; k < 1 << memoi_row_shift(type); k++)
+                x[i][k] = entropy->scale * (r->factor * memoi_loss_exp(x[i][k] - r->max));
+            MEMOI_UNROLL
+            for (int k = 0; k < 4; k++)
+                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[i][k])
+                                                       : memoi_pair_narrow(x[i] + 2 * k, type);
+            memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
+        }
+    }
+}
+
 /* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
 MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
     const int64_t row = item / MEMO_LOSS_LANES, lane = item % MEMO_LOSS_LANES;
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
+    const int has_label = entropy->labels[row] >= 0 && entropy->labels[row] < entropy->vocabulary;
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
+    memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
+    char* to =
+        (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
     if (lane == 0)
-        entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
-                               : entropy->labels[row] >= entropy->vocabulary ? NAN
-                                                                             : r.loss;
+        entropy->losses[row] = entropy->labels[row] < 0 ? 0.0f : has_label ? r.loss : NAN;
     if (!entropy->d_logits) return;
-    for (int64_t column = lane << shift; column < entropy->n_columns; column += 2 * step) {
+
+    /* A row without a gradient is no plain one. */
+    if (!has_label || !memoi_row_words(to, entropy->type, 1 << shift)) walk.plain_end = 0;
+    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
+        switch (entropy->type) {
+        case MEMO_TYPE_BF16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_BF16); break;
+        case MEMO_TYPE_F16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F16); break;
+        default: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F32);
+        }
         const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        memoi_entropy_group(entropy, row, column, label, &r, &groups[0], pair.n[0]);
-        if (pair.n[1] > 0)
-            memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
+        MEMOI_UNROLL
+        for (int i = 0; i < 2; i++)
+            if (pair.n[i] > 0)
+                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
     }
 }
 

@@ -15,7 +15,7 @@
         for (item = 0; item < n; item++) item_function(desc, item);                                \
     }
 MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
-MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(cast, memo_add_desc, memo_cast_items(desc), memo_cast_item)
 MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
 MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
                memo_entropy_item)

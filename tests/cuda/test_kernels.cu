@@ -459,7 +459,7 @@ TEST(merges_as_on_the_host) {
     }
 }
 
-/* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the
+/* The stated difference: each exp(x) by 3 + |x| / 40 units, the LSE by 4 units of 1 or of itself.  On the
  * emulated grid the bits are the same. */
 TEST(finds_losses_as_on_the_host) {
     FOR_CASES(40) {
