@@ -918,7 +918,8 @@ MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t 
  * again.  States keep their bytes, unless the error says that the update has changed some layers:
  * then write all states. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
-/* Runs deferred updates that are pending.  Between micro-batches.  Errors: as memo_session_update. */
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
 /* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
  * `update` of the last micro-batch of the step that it ends. */
@@ -5436,6 +5437,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
+
+    /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -5444,6 +5447,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
+
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;

@@ -606,9 +606,10 @@ MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer
 }
 
 /* Brings what the visit after number k of a phase needs that uses the same place next, if there is
- * one.  Nothing is brought ahead of an update on the host, which changes it there. */
-MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k) {
-    const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
+ * one; is_own: if it is of the same layer.  Nothing is brought ahead of an update on the host,
+ * which changes it there. */
+MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k, int is_own) {
+    const int32_t own = memob_states_layer_of(states, phase, k), place = states->layers[own].place;
     int32_t n_phases = 0;
     while (place >= 0 && n_phases < MEMOI_N_PHASES) {
         int32_t layer;
@@ -620,7 +621,7 @@ MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t 
         layer = memob_states_layer_of(states, phase, k);
         if (states->layers[layer].place != place) continue;
         if (memob_states_needs(states, phase, layer)) {
-            memoi_states_bring(states, phase, layer);
+            if (!is_own || layer == own) memoi_states_bring(states, phase, layer);
             return;
         }
         if (states->updates && memob_states_updates(states, phase)) return;
@@ -745,6 +746,11 @@ MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pas
         }
     }
 
+    /* The first layers of the update that follows are there already: their other states come while
+     * the backward computes. */
+    if (states->phase == MEMOI_PHASE_LAST_BACKWARD && !e->status)
+        memoi_states_bring_next(states, states->phase, states->n_begun, 1);
+
     /* Gradients of a new step begin at zero. */
     for (int32_t s = 0; s < states->n_states && !e->status; s++) {
         void* address = memob_states_get_address(states, layer, s);
@@ -814,7 +820,7 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
         of_layer->has_gradients = !memob_states_updates(states, phase);
 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
-    memoi_states_bring_next(states, phase, states->n_ended);
+    memoi_states_bring_next(states, phase, states->n_ended, 0);
     if (e->status || ++states->n_ended < states->n_layers) return e->status;
     states->phase = memoi_states_phase_after(states, phase);
     if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
@@ -824,10 +830,10 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
- * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the states must be set again: the update has changed some layers but not all,
- * or the device reports a failed operation (without waiting), and an update has begun since the
- * last transfer.  After such a failure transfers return the device's error, never bytes of two
- * steps. */
+ * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the
+ * states must be set again: the update has changed some layers but not all, or the device reports a
+ * failed operation (without waiting), and an update has begun since the last transfer.  After such
+ * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
     const uint32_t dropped = states->is_pending ? 0 : states->gradients;

@@ -653,7 +653,8 @@ MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t 
  * again.  States keep their bytes, unless the error says that the update has changed some layers:
  * then write all states. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
-/* Runs deferred updates that are pending.  Between micro-batches.  Errors: as memo_session_update. */
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
 /* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
  * `update` of the last micro-batch of the step that it ends. */

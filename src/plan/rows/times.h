@@ -380,6 +380,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
+
+    /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -388,6 +390,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
+
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
