@@ -393,11 +393,28 @@ typedef struct memo_session memo_session;
  * open at a time.
  *
  * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
- * update.  With update_is_fused the last backward of a step updates each layer at once, so nothing
- * travels for the update alone.  Sums over ranks fit into `update` of a layer; a norm of all
- * gradients needs an update that is not fused.  All states are zero bytes at first.  The session
+ * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
  * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
  * update the bytes of gradients have no meaning.
+ *
+ * When the update runs.  By default memo_session_update updates all layers, in a pass of its own,
+ * in which all that the update uses travels and little is computed.  With desc.update_may a plan
+ * may choose another moment, if the predicted step is shorter; the bits are the same:
+ *
+ *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
+ *                      compute.  `update` is then called in a forward of the next step; what it
+ *                      reads beside states, such as a norm of all gradients, must still be that of
+ *                      its own step.  Small values of a step (a rate, a step number) may come with
+ *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
+ *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
+ *                      all gradients does not.
+ *
+ * Deferred updates that are pending run in a pass of their own before states are read, written or
+ * filled, before a forward alone, and in memo_session_flush.  What they would change is not there
+ * before, so a trainer that reads results of `update` in memory of its own calls
+ * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
+ * deferred, because it runs beside the next forward anyway.
  *
  * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
  * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
@@ -512,6 +529,18 @@ typedef enum memo_update {
     MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
     MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
 } memo_update;
+
+/* When they are updated. */
+typedef enum memo_update_at {
+    MEMO_UPDATE_PASS = 1, /* in memo_session_update */
+    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
+    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+} memo_update_at;
+enum {
+    MEMO_MAY_DEFER = 1,
+    MEMO_MAY_FUSE = 2,
+    MEMO_MAY_NOT_PASS = 4 /* one of these two, even if a pass is faster; for comparisons */
+};
 
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
@@ -699,9 +728,9 @@ typedef struct memo_session_desc {
      * from step to step, such as a step number, belongs in a state.  The function may only call
      * memo_session_get_host_state.  Needs device->launch_host. */
     void (*update_host)(void* user, memo_session* session, int32_t layer);
-    memo_update update_on;   /* 0: planned, if update_host is set */
-    int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
-    int32_t states_stay;     /* 1: on the device, whatever the budgets */
+    memo_update update_on; /* 0: planned, if update_host is set */
+    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
+    int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
@@ -751,6 +780,7 @@ typedef struct memo_step_plan {
      * so many lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
+    int32_t update_at;         /* memo_update_at; PASS without states */
     /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
      * desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
@@ -831,7 +861,12 @@ typedef struct memo_batch {
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
+     * of the micro-batch before. */
+    const void* values;
+    int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
 } memo_batch;
+#define MEMO_BATCH_VALUES_MAX 256
 
 /* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
  * open micro-batch it returns INVALID_STATE, and changes nothing. */
@@ -891,13 +926,21 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * the state. */
 MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
                                            int32_t state);
-/* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
- * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
- * error in a step, run the step again.  States keep their bytes, unless the error says that the
- * update has changed some layers: then write all states. */
+/* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
+ * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
+ * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
+ * again.  States keep their bytes, unless the error says that the update has changed some layers:
+ * then write all states. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
+MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
+/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
+ * `update` of the last micro-batch of the step that it ends. */
+MEMO_API const void* memo_session_get_values(const memo_session* session);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
- * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
+ * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+ * micro-batches.  Errors: INVALID_STATE. */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
@@ -5295,9 +5338,12 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 /* A layer of the engine of states begins or ends a pass. */
 MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    if (is_end && !c->states->updates && memob_states_updates(c->states, c->states->phase))
+    const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
+    if (!is_end) (void)memob_states_begin(c->states, pass, layer, NULL);
+    if (updates)
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
-    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
+    if (updates && !is_end) (void)memob_states_updated(c->states, layer, NULL);
+    if (is_end) (void)memob_states_end(c->states, pass, layer, NULL);
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
@@ -5385,7 +5431,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     /* Waits of the update are its own. */
     end_s = c->compute_s;
     pace.stall_s = c->stall_s;
-    memob_walk_update(walk);
+    memob_walk_update(walk, c->states);
     c->update_s = c->compute_s - end_s;
     c->stall_s = pace.stall_s;
     return c->compute_s - begin_s + more_s;
@@ -5405,6 +5451,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
+
+    /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -5413,16 +5461,18 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
+
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
         for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
-    if (c->states->sizes.host_bytes) {
+    if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
         memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
         memob_states_reset(c->states);
-        (void)memoi_rows_batches(c, &walk, n);
+        for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
+            (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
     }
     return memoi_rows_batches(c, &walk, n);
 }
@@ -5723,7 +5773,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    const int64_t n_walked = 2 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
+    const int64_t n_walked = 3 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
     int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 for the two visits of a layer */
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -6699,11 +6749,18 @@ struct memo_session {
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
+    int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;    /* memo_session_fill_states is under way */
+    int is_filling;  /* memo_session_fill_states is under way */
+    int is_fused;    /* the latest micro-batch has updated all layers */
+    int is_deferred; /* the update that runs is of the step before: values[1] */
+    union {
+        double align;
+        char bytes[MEMO_BATCH_VALUES_MAX];
+    } values[2];       /* of this micro-batch; of pending updates */
     char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
@@ -7010,25 +7067,27 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     const struct {
         const char* field;
         int64_t value, least, most;
-    } numbers[] = {{"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
-                   {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
-                   {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
-                   {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
-                   {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
-                   {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
-                   {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
-                   {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-                   {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
-                   {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
-                   {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
-                   {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
-                   {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
-                   {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
-                   {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
-                   {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
-                   {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-                   {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-                   {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
+    } numbers[] = {
+        {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
+        {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
+        {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
+        {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+        {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
+        {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
+        {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
+        {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
+        {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+        {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
+        {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
+        {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
+        {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
+        {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
+        {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
+        {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
+        {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
+        {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
+        {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     char shape[40];
     memo_status status;
@@ -7272,6 +7331,7 @@ enum {
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
     MEMOI_LINE_UPDATE,
+    MEMOI_LINE_UPDATE_AT,
     MEMOI_LINE_BUFFERS
 };
 
@@ -7315,6 +7375,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
         memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+        memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
@@ -7519,7 +7580,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                                             memo_session_alternative, buffer, buffer)},
         {"states",
          MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
-        {"update_is_fused", own->update_is_fused != 0},
+        {"update_may", own->update_may},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
         {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
@@ -7709,7 +7770,6 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     states->layer_kinds = kinds;
     states->streamed = s->streamed;
     states->spilled = s->spilled;
-    states->update_is_fused = desc->update_is_fused;
     return memob_states_get_sizes(states, &s->states_sizes, error);
 }
 
@@ -7748,6 +7808,7 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
+    s->states_desc.update_at = plan->update_at;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
@@ -8078,31 +8139,42 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
 }
 
-/* The engine's layer begins or ends a pass.  The update comes before the end of its pass; a fused
- * update comes before the end of a backward.  On the host the engine enqueues the update. */
-MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
-    memo_session* s = (memo_session*)session;
+/* The trainer updates a layer on the device. */
+MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
     const int32_t span = layer == 0                 ? (int32_t)MEMOI_SPAN_UPDATE_FIRST
                          : layer > s->desc.n_layers ? (int32_t)MEMOI_SPAN_UPDATE_LAST
                                                     : (int32_t)MEMOI_SPAN_UPDATE;
-    const int updates =
-        pass == MEMOB_STATES_PASS_UPDATE ||
-        (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
+    if (s->error.status) return;
+    memoi_session_mark(s, step, span, 0);
+    s->desc.update(s->desc.user, s, layer - 1);
+    memoi_session_mark(s, step, span, 1);
+    memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+}
+
+/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
+ * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
+ * the engine enqueues the update. */
+MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
+    const int updates = memob_states_updates_now(s->states, is_end);
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-    if (is_end && updates && !on_host && !s->error.status) {
-        memoi_session_mark(s, step, span, 0);
-        s->desc.update(s->desc.user, s, layer - 1);
-        memoi_session_mark(s, step, span, 1);
-        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    }
+    if (is_end && updates && !on_host) memoi_session_update_layer(s, layer);
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    if (!is_end && updates) {
+        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        s->is_deferred = 1;
+        memoi_session_update_layer(s, layer);
+        s->is_deferred = 0;
+        if (s->error.status) return;
+        (void)memoi_session_is_ok(s, memob_states_updated(s->states, layer, &s->call_error));
+    }
     if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
         memoi_inspector_visit(s, pass, layer, 0);
 }
@@ -8111,6 +8183,17 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
     if (s->states)
         memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
                           s->batch.is_forward_only, is_backward, step, is_end);
+}
+
+/* Updates all layers, in a pass. */
+MEMOI void memoi_session_pass_updates(memo_session* s) {
+    s->checker.n_updated = s->checker.n_missed = 0;
+    s->is_deferred = s->states->is_pending;
+    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    }
+    s->is_deferred = 0;
 }
 
 /* The begin of a micro-batch, or its end. */
@@ -8122,6 +8205,9 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
                           "memo_session_begin: the last micro-batch of a step is over; "
                           "memo_session_update comes next, or memo_session_skip_update");
     } else if (!is_end) {
+        if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
+        if (s->error.status) return;
+        s->is_fused = 0;
         s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
@@ -8129,6 +8215,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
+        s->is_fused = memob_states_updates(s->states, s->states->phase);
         memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
     }
 }
@@ -8150,36 +8237,50 @@ MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* 
                                              memo_error* error) {
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
-    has_gradients = s->states && s->states->layers[0].has_gradients;
+    has_gradients = s->states &&
+                    ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
     if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
                           s->is_running ? "a micro-batch is open; end it first"
-                          : s->desc.update_is_fused
-                              ? "the last backward has updated all layers, because "
-                                "memo_session_desc.update_is_fused is 1"
-                              : "no step of states is over; run its last micro-batch first");
+                                        : "no step of states is over; run its last micro-batch "
+                                          "first");
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
-    s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
-    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    }
+    if (!s->error.status) memoi_session_pass_updates(s);
     if (s->error.status) memoi_session_abandon_states(s);
     return memoi_session_report(s, error);
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     const memo_status status = memoi_session_check_update(s, "update", 0, error);
-    return status ? status : memoi_session_update_all(s, error);
+    if (status) return status;
+    if (s->is_fused) {
+        s->is_fused = 0;
+        return MEMO_STATUS_OK;
+    }
+    if (s->states->update_at != MEMOB_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
+    memob_states_defer(s->states);
+    s->values[1] = s->values[0];
+    return MEMO_STATUS_OK;
 }
 
+memo_status memo_session_flush(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "flush", 1, error);
+    if (status || !s->states || !s->states->is_pending) return status;
+    return memoi_session_update_all(s, error);
+}
+
+/* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
-    if (!status && s->states) memoi_session_abandon_states(s);
+    if (!status && s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     return status;
+}
+
+const void* memo_session_get_values(const memo_session* s) {
+    return s->values[s->is_deferred].bytes;
 }
 
 memo_status memo_session_fill_states(memo_session* s,
@@ -8187,6 +8288,7 @@ memo_status memo_session_fill_states(memo_session* s,
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
+    if (!status) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
@@ -8214,6 +8316,7 @@ memo_status memo_session_fill_states(memo_session* s,
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    memo_status status;
     if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
                           s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8231,8 +8334,10 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              (int)state);
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
-                                 error);
+    status = memo_session_flush(s, error);
+    return status ? status
+                  : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
+                                          n_bytes, error);
 }
 
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
@@ -9156,6 +9261,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
                                      plan->swap.layer_rows, &s->call_error);
     }
+    if (!status && s->batch.values)
+        status = memob_check_integer("memo_batch", "values_bytes", s->batch.values_bytes, 0,
+                                     MEMO_BATCH_VALUES_MAX, &s->call_error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
     if (status) { /* a turn that is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
@@ -9163,6 +9271,10 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         return 0;
     }
     memoi_session_turn(s, s->batch.shape);
+    if (s->batch.values) {
+        memset(&s->values[0], 0, sizeof s->values[0]);
+        memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
+    }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
         s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
@@ -10049,10 +10161,15 @@ typedef struct memoi_session_streams {
     int64_t other_bytes; /* of the device, beside states and activations */
 } memoi_session_streams;
 
-/* Streams the first n states of layers, and spills so many. */
+/* Streams the first n states of layers, and spills so many.  If nothing travels, only
+ * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
 MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
                                             int is_on_host, memo_error* error) {
     memo_step_plan* plan = s->part->plan;
+    const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
+    plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
+                          ? s->update_at
+                          : (int32_t)MEMO_UPDATE_PASS;
     plan->update_is_on_host = is_on_host;
     plan->n_streamed = n;
     plan->n_spilled = n_spilled;
@@ -10172,8 +10289,8 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+ * update on the host.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
@@ -10183,10 +10300,11 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
     memo_status status;
     memset(&best, 0, sizeof best);
-    best.step_s = HUGE_VAL;
+    best.step_s = *step_s = HUGE_VAL;
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+    *step_s = best.step_s;
     if (status || !n_all || s->desc.states_stay) return status;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
         return status;
@@ -10222,10 +10340,67 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
+    *step_s = best.step_s;
     return status || best.is_current
                ? status
                : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
                                            best.plan.update_is_on_host, &best, error);
+}
+
+/* May the update run then? */
+MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
+    const int may = desc->update_may;
+    return at == MEMO_UPDATE_DEFERRED ? may & MEMO_MAY_DEFER
+           : at == MEMO_UPDATE_FUSED  ? may & MEMO_MAY_FUSE
+                                      : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
+}
+
+/* Ranks the other moments of the update with the stage's streamed states; *at becomes the one of
+ * the shortest step. */
+MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
+    const int64_t other_bytes =
+        s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    const int32_t chosen = s->update_at;
+    double best_s = HUGE_VAL, step_s;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = MEMO_UPDATE_DEFERRED; k >= MEMO_UPDATE_PASS && !status; k--) {
+        if (!memoi_session_may_update(&s->desc, k)) continue;
+        s->update_at = k;
+        status = memoi_session_set_streams(s, n, n_spilled, 0, error);
+        if (!status) status = memoi_session_rank(s, other_bytes, &step_s, error);
+        if (status || step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
+        best_s = step_s;
+        *at = k;
+    }
+    s->update_at = chosen; /* the stage's */
+    return status ? status : memoi_session_set_streams(s, n, n_spilled, 0, error);
+}
+
+/* Chooses the streamed states, the stage, and when the update runs: the first moment that the
+ * trainer allows, or another one if that is faster. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    double step_s, other_s;
+    int32_t at, first;
+    memo_status status;
+    s->update_at = MEMO_UPDATE_DEFERRED;
+    while (!memoi_session_may_update(&s->desc, s->update_at)) s->update_at--;
+    at = s->update_at;
+    status = memoi_session_choose_streams(s, &step_s, error);
+    if (!status && s->is_measured && step_s < HUGE_VAL && plan->n_streamed &&
+        !plan->update_is_on_host)
+        status = memoi_session_rank_moments(s, &at, error);
+    if (status || at == s->update_at) return status;
+
+    /* Other rows and states may be better then. */
+    first = s->update_at;
+    s->update_at = at;
+    status = memoi_session_choose_streams(s, &other_s, error);
+    if (status || other_s < step_s) return status;
+    s->update_at = first;
+    return memoi_session_choose_streams(s, &step_s, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -10268,6 +10443,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
+        s->part->plan->update_at = s->parts[first].plan->update_at;
         if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
@@ -10389,6 +10565,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
                           (int)plan->alternatives[i] - 1);
     if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
+    if (plan->update_at == MEMO_UPDATE_DEFERRED)
+        memo_text_put(text, "update    of each layer before its next forward\n");
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
 
@@ -10457,6 +10635,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
             plan->n_spilled = cells[MEMOI_LINE_SPILLED];
             plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
+            plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
             n_buffers = cells[MEMOI_LINE_BUFFERS];
             status = memoi_session_stream(s, lines->error);
         } else if (own.of == 3) {
@@ -10864,7 +11043,7 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
     for (int64_t k = 0; k < n_spans; k++)
         s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
     status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
-    if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
+    if (!status && !more_follow) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
@@ -11076,6 +11255,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
      * takes long. */
     own.policy = MEMO_POLICY_RECOMPUTE;
+    own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
         status = memoi_session_plan_shapes(&own, NULL, &plan, error);

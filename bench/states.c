@@ -85,17 +85,17 @@ static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on
     desc.update = update;
     desc.update_host = update_host;
     desc.update_on = on;
-    desc.update_is_fused = is_fused;
+    desc.update_may = is_fused ? MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS : 0;
     return desc;
 }
 
-static void run_step(memo_session* session, int is_fused) {
+static void run_step(memo_session* session) {
     for (int32_t i = 0; i < n_micro_batches; i++) {
         memo_batch batch = {0};
         batch.more_follow = i < n_micro_batches - 1;
         check(memo_session_run(session, &batch, &error));
     }
-    if (!is_fused) check(memo_session_update(session, &error));
+    check(memo_session_update(session, &error));
 }
 
 /* A step of a plan, in steps that follow each other as in training. */
@@ -104,7 +104,7 @@ static double measure(const memo_session_desc* desc, const memo_step_plan* plan)
     double begin_s = 0;
     check(memo_session_open(desc, plan, &session, &error));
     for (int step = 0; step <= N_STEPS; step++) {
-        run_step(session, desc->update_is_fused);
+        run_step(session);
         check(memo_stream_synchronize(desc->device, desc->compute_stream, &error));
         if (step == 0) begin_s = memob_now_s();
     }

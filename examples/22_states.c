@@ -122,14 +122,18 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.states = states, desc.n_states = N_STATES;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
-    desc.update = update, desc.update_is_fused = 1; /* a layer is updated when its backward ends */
-    desc.n_outputs = MEMO_NO_OUTPUTS;               /* gradients are states */
+    desc.update = update;
+    desc.update_may = MEMO_MAY_FUSE | MEMO_MAY_DEFER; /* no norm of all gradients is needed */
+    desc.n_outputs = MEMO_NO_OUTPUTS;                 /* gradients are states */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);
     status = memo_text_write(&report, "-", error);
     if (!status) status = copy_weights(session, weights, 0, error); /* states are zero until then */
-    for (int i = 0; i < N_STEPS && !status; i++) status = memo_session_run(session, NULL, error);
+    for (int i = 0; i < N_STEPS && !status; i++) {
+        status = memo_session_run(session, NULL, error);
+        if (!status) status = memo_session_update(session, error);
+    }
     if (!status) status = copy_weights(session, weights, 1, error);
     memo_session_destroy(session);
     return status;

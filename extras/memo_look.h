@@ -3916,11 +3916,13 @@ MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
     if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
 }
 
-/* An update comes before the end of its layer's visit. */
+/* An update comes before the end of its layer's visit; a deferred one behind the begin. */
 MEMOI void memoi_swap_generate_turn(void* generator, memob_states_pass pass, int32_t layer,
                                     int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    if (is_end && memob_states_updates(g->states, g->states->phase) && !g->states->updates) {
+    const int updates = !g->states->updates && memob_states_updates_now(g->states, is_end);
+    if (!is_end && !g->status) g->status = memob_states_begin(g->states, pass, layer, g->error);
+    if (updates) {
         int64_t n_reads;
         memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
         n_reads = g->n_ranges;
@@ -3929,9 +3931,9 @@ MEMOI void memoi_swap_generate_turn(void* generator, memob_states_pass pass, int
             g, "update", g->times->update_s_per_byte * memob_states_update_bytes(g->states, layer),
             n_reads);
     }
-    if (!g->status)
-        g->status =
-            (is_end ? memob_states_end : memob_states_begin)(g->states, pass, layer, g->error);
+    if (updates && !is_end && !g->status)
+        g->status = memob_states_updated(g->states, layer, g->error);
+    if (is_end && !g->status) g->status = memob_states_end(g->states, pass, layer, g->error);
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
@@ -4027,7 +4029,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
         const int is_last = i % n == n - 1;
         if (g.states) g.status = memob_states_set_batch(g.states, is_last, 0, error);
         if (!g.status) memob_walk_batch(&walk);
-        if (!g.status && is_last) memob_walk_update(&walk);
+        if (!g.status && is_last) memob_walk_update(&walk, g.states);
     }
     if (!g.status) g.status = memoi_swap_generate_links(times, recorder->schedule, error);
     MEMO_FREE(g.ranges);

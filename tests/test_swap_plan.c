@@ -734,11 +734,12 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
 /* When the compute stream ends in the schedule that the engine would enqueue.  With states: what
  * the second step takes, and *update_s of it. */
 static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap, double* update_s) {
-    double ends_s[2] = {0, 0}, updated_s[2] = {0, 0}; /* of each step */
+    double ends_s[3] = {0, 0, 0}, updated_s[3] = {0, 0, 0}; /* of each step */
     int64_t n_backwards = 0, n_passed = 0;
     double last_s = 0;
     memo_swap_times times = swap_times_of(&k->p.desc, k->times);
-    times.n_steps = k->p.desc.states ? 2 : 1;
+    const int is_deferred = k->states.update_at == MEMOB_UPDATE_DEFERRED && !k->states.update_host;
+    times.n_steps = !k->p.desc.states ? 1 : is_deferred ? 3 : 2;
     if (k->p.desc.states) times.n_micro_batches = k->p.desc.micro_batches;
     own_schedule* schedule = schedule_of_swap(swap, &times);
     *update_s = 0;
@@ -750,7 +751,9 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
         const char* name = memo_schedule_op_name(schedule, i);
         const int is_backward = !strcmp(name, "backward");
         n_passed += is_backward;
-        const int step = times.n_steps == 2 && 2 * n_passed > n_backwards;
+        const int step = times.n_steps == 1 || !n_passed
+                             ? 0
+                             : (int)((n_passed - 1) * times.n_steps / n_backwards);
         /* An update on the host comes when all before it has been enqueued. */
         if (!strcmp(name, "update on host")) ends_s[step] = updated_s[step] = last_s;
         if (schedule->ops[i].stream) continue;
@@ -762,7 +765,8 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     if (times.n_steps == 1) return ends_s[0];
     own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
-    if (!k->states.update_is_fused) *update_s = updated_s[1] - ends_s[1];
+    if (is_deferred) return ends_s[2] - ends_s[1]; /* the first step has no updates */
+    if (k->states.update_at == MEMOB_UPDATE_PASS) *update_s = updated_s[1] - ends_s[1];
     return updated_s[1] - updated_s[0];
 }
 
@@ -908,7 +912,7 @@ static void random_states(kinds_problem* k) {
     memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
     d->n_layers = k->p.swap.n_layers / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
-    d->update_is_fused = (int32_t)memo_test_int(0, 1);
+    d->update_at = (int32_t)memo_test_int(MEMOB_UPDATE_PASS, MEMOB_UPDATE_DEFERRED);
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
         k->table[i].size_bytes = memo_test_int(0, 2 * 900 * k->p.swap.n_rows);

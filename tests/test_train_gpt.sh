@@ -235,13 +235,21 @@ rates_cover_micro_batches_and_update() { # test
         --layers 8 --seq 8192 --batch 1 --tile 4096 --device-memory 12GiB"
     before=0
     for n in 1 8 64; do
-        works $large --accumulate $n
+        works $large --accumulate $n --update pass
         awk -v n=$n -v before=$before '/^predicted / { step = $2; for (i = 1; i < NF; i++) if ($i == "recomputing,") update = $(i + 1) }
             /^rate / { rate = $2; expected = n * 8192 / (1e-3 * step) }
             END { exit !(update > 0 && rate > expected * 0.999 && rate < expected * 1.001 && rate > before) }' out || fail "$n: $(grep '^pred\|^rate' out)"
         before=$(sed -n 's/^rate *\([0-9]*\).*/\1/p' out)
     done
     expect_out '^predicted [0-9.]* ms a step, .* ms in the update; [0-9.]* ms a micro-batch' ' of rows moved in a step and [0-9.]* GiB of states'
+
+    # A deferred update hides behind the forward: auto takes it, and the whole step is shorter.
+    works $large --accumulate 8 --update pass
+    pass_ms=$(sed -n 's/^predicted *\([0-9]*\).*/\1/p' out)
+    works $large --accumulate 8
+    expect_out '^update  *on the device, of each layer before its next forward'
+    deferred_ms=$(sed -n 's/^predicted *\([0-9]*\).*/\1/p' out)
+    [ "$deferred_ms" -lt "$pass_ms" ] || fail "deferred $deferred_ms ms, in a pass $pass_ms ms"
 }
 
 # A run of 1M tokens is refused by cuDNN's deterministic backward, which is named; what is offered works.  Longest is found by
@@ -381,7 +389,27 @@ states_are_updated_on_the_host() { # more test
     refused '--update host does not work with --layers 1, .*; --layers 2 would work' $tiny --layers 1 --update host
     fails $tiny --dry-run --cluster h200 --update host
     expect_err '--update host does not work with --cluster: .*; --update device would work'
-    refused '--update cpu: unknown update; use auto, device or host' $tiny --update cpu
+    refused '--update cpu: unknown update; use auto, device, host, pass or deferred' $tiny --update cpu
+}
+
+# A deferred update has the bits of a pass, clipping by the norm of its own step included: losses, parameters and moments, also
+# of runs that are cut and go on with the other, and of every policy.
+updates_are_deferred() { # test
+    tight='--steps 6 --accumulate 2'
+    for type in '--device-memory 400KiB' '--type bf16 --states bf16 --slice-rows 24 --device-memory 250KiB'; do
+        works $tiny $type $tight --update pass --loss-log kept.log --save kept.save
+        expect_out '^update  *on the device, behind the backward'
+        prints '^update  *on the device, of each layer before its next forward' $tiny $type $tight --update deferred --loss-log cut.log --save deferred.save
+        expect_same kept.log cut.log
+        expect_same kept.save deferred.save
+        for first in pass deferred; do
+            case $first in pass) then=deferred ;; *) then=pass ;; esac
+            works $tiny $type $tight --stop 3 --update $first --save cut.save --loss-log cut.log
+            works $tiny $type $tight --update $then --resume cut.save --loss-log cut.log
+            expect_same kept.log cut.log
+        done
+    done
+    compares_and_draws $tiny --device-memory 400KiB --update deferred --output deferred
 }
 
 # So they do on several ranks: a layer's update waits for its sums over ranks.

@@ -116,7 +116,7 @@ static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s,
             CHECK_OK(memo_session_run(s, &batch, &error));
         }
         marks[1] = mark_time(t, recorder, &schedule);
-        if (d->n_states && !d->update_is_fused) CHECK_OK(memo_session_update(s, &error));
+        if (d->n_states) CHECK_OK(memo_session_update(s, &error));
         marks[2] = mark_time(t, recorder, &schedule);
     }
     memo_recorder_pause(recorder);

@@ -87,6 +87,7 @@ typedef struct trainer {
     uint64_t x[T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
+    uint64_t rate; /* of this step; on the host: not used */
     enum t_mistake mistake;
 } trainer;
 
@@ -106,6 +107,7 @@ typedef struct t_job {
     int64_t begin, end, n_rows;     /* a slice of the rows of the micro-batch */
     int32_t tensor;                 /* to recompute */
     int64_t first, last;            /* rows of it */
+    uint64_t rate;                  /* of an update */
     uint64_t* tensors[T_N_TENSORS]; /* NULL: absent, likewise */
     uint64_t* buffers[T_N_BUFFERS];
     uint64_t* states[T_N_STATES];
@@ -258,7 +260,7 @@ static void t_run_update(const t_job* j) {
                                        {S_LAST, S_LAST_GRADIENTS}};
     if (j->mistake == T_UPDATE_MISSES && j->layer == 1) return;
     for (int p = 0; p < 4; p++) {
-        const uint64_t h = t_mix_state(j, pairs[p][1], 3);
+        const uint64_t h = t_mix_state(j, pairs[p][1], 3 + j->rate);
         uint64_t* words = j->states[pairs[p][0]];
         for (int64_t i = 0; words && i < j->n_words[pairs[p][0]]; i++)
             words[i] = t_mix(words[i], h);
@@ -399,6 +401,7 @@ static void t_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
 static MEMO_UNUSED void t_update(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL);
+    memcpy(&j.rate, memo_session_get_values(s), sizeof j.rate);
     t->n_updates++;
     t_launch(t, s, &j);
 }
@@ -478,6 +481,7 @@ static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
 static MEMO_UNUSED void t_update_plain(trainer* t, t_plain* plain) {
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++) {
         t_job j = t_job_of_states(t, T_UPDATE, layer, NULL, plain);
+        j.rate = t->rate;
         t_run_job(&j, NULL);
     }
     t_drop_gradients(t, plain);

@@ -230,7 +230,7 @@ static void gpt_step(void* user, memo_session* session) {
 
 /* The micro-batch at model->place. */
 static void gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch) {
-    memo_batch batch = {0, 0, 0, 0, {0, 0, MEMO_PASS_SESSION}};
+    memo_batch batch = MEMO_ZERO(memo_batch);
     if (model->status) return;
     model->is_last = micro_batch + 1 == model->n_micro_batches;
     batch.more_follow = !model->is_last;
@@ -261,12 +261,15 @@ static int64_t gpt_totals_bytes(const gpt_model* model) {
     return (GPT_TOTAL_LANES + GPT_LANES * gpt_n_parts(model)) * (int64_t)sizeof(double);
 }
 
-/* Copies the totals to the host, and clears them for the next step. */
+/* Copies the totals to the host, and clears them for the next step: but for the squares, which
+ * deferred updates read in the next forward. */
 static void gpt_end_step(gpt_model* model) {
+    const int64_t lanes = GPT_TOTAL_LANES * (int64_t)sizeof(double);
     gpt_join_sums(model);
     gpt_copy(model, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
              GPT_N_SUMMED * (int64_t)sizeof(double));
-    gpt_clear(model, model->totals, gpt_totals_bytes(model));
+    gpt_clear(model, model->totals, GPT_TOTAL_SQUARES * (int64_t)sizeof(double));
+    gpt_clear(model, model->totals + GPT_TOTAL_LANES, gpt_totals_bytes(model) - lanes);
 }
 
 /* Writes the values of the next update.  No step before is still under way: each ends with a
@@ -289,6 +292,7 @@ static void gpt_enqueue_update(gpt_model* model) {
     gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update,
              (int64_t)sizeof *model->update);
     gpt_join_sums(model);
+    gpt_clear(model, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
     if (model->updates_on_host) gpt_hand_update(model);
@@ -358,6 +362,7 @@ GPT_FUNCTION memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_erro
                       : model->attention && model->config.documents
                           ? "documents over ring or Ulysses ranks change what ranks send"
                       : model->streams                          ? "states leave the device"
+                      : model->defers                           ? "updates are deferred"
                       : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
                                                                 : NULL;
     if (is_graph && why)
@@ -605,6 +610,7 @@ static void gpt_setup(void* user, memo_session* session) {
     memo_session_get_info(session, &info);
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
+    model->defers = info.plan->update_at == MEMO_UPDATE_DEFERRED;
     gpt_destroy_collectives(model);
     if (model->most_slices) gpt_follow_slices(model);
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);

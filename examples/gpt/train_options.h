@@ -15,6 +15,8 @@
 #include "gpt_check.h"
 #include "tools/clusters.h"
 
+enum { TRAIN_UPDATE_PASS = MEMO_UPDATE_HOST + 1, TRAIN_UPDATE_DEFERRED }; /* of --update */
+
 typedef struct train_options {
     char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
     long long n_text_files;
@@ -47,7 +49,7 @@ typedef struct train_options {
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
-    long long update;                             /* memo_update */
+    long long update;      /* memo_update, or one of TRAIN_UPDATE_PASS, _DEFERRED */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
     long long is_graph, is_registered, is_dry_run, is_demo, lists_rows, is_help, is_version;
 } train_options;
@@ -210,12 +212,14 @@ static const option option_table[] = {
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and master weights are fp32"},
     {"--update", OPTION_NAME, OPTION_FIELD(update), 0, 0, MEMO_UPDATE_PLANNED, "NAME",
-     "where AdamW runs, with the same bits\n"
-     "auto (default): on the host if states leave the device, and the step is then shorter or only "
-     "that fits\n"
-     "device: moments and master weights come to the device\n"
+     "where and when AdamW runs, with the same bits\n"
+     "auto (default): if states leave the device, as the step is shorter: as one of the others\n"
+     "device: moments and master weights come to the device; as `pass` or `deferred`\n"
      "host: they stay there, and threads update a layer while the device computes.  Not with "
-     "--zero, nor on GPUs"},
+     "--zero, nor on GPUs\n"
+     "pass: on the device, behind the backward of all layers\n"
+     "deferred: on the device, each layer right before its next forward, so that its states travel "
+     "while other layers compute.  Not with --graph"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, 0, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, 400, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, 0, "N",
@@ -300,14 +304,14 @@ static void* option_field(train_options* options, const option* o) {
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
 static const char* option_name(const option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16", "fp8"}, *const mlps[] = {"gelu", "swiglu"};
-    static const char* const updates[] = {"auto", "device", "host"};
+    static const char* const updates[] = {"auto", "device", "host", "pass", "deferred"};
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
-    if (o->field == OPTION_FIELD(update)) return i <= MEMO_UPDATE_HOST ? updates[i] : NULL;
+    if (o->field == OPTION_FIELD(update)) return i <= TRAIN_UPDATE_DEFERRED ? updates[i] : NULL;
     return i < 2 + (o->field == OPTION_FIELD(type)) ? types[i] : NULL; /* --states: no fp8 */
 }
 
@@ -588,6 +592,9 @@ static memo_status train_check_update(const train_options* o, memo_error* error)
 #ifdef TRAIN_CUDA
     if (!why) why = "a GPU, which rounds otherwise; --update device, or train_gpt on the host,";
 #endif
+    if (o->update == TRAIN_UPDATE_DEFERRED && o->is_graph)
+        return gpt_invalid(error, "--update deferred does not work with --graph, which repeats one "
+                                  "step; --update pass would work");
     if (o->update != MEMO_UPDATE_HOST || !why) return MEMO_STATUS_OK;
     return gpt_invalid(error, "--update host does not work with %s would work", why);
 }

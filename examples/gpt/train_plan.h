@@ -100,7 +100,11 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     desc.micro_batches = (int32_t)o->accumulate;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
-    desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : (memo_update)o->update;
+    desc.update_on = desc.states_stay || o->update > MEMO_UPDATE_HOST ? MEMO_UPDATE_DEVICE
+                                                                      : (memo_update)o->update;
+    desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
+                      : o->update == TRAIN_UPDATE_PASS   ? 0
+                                                         : MEMO_MAY_DEFER;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
@@ -282,7 +286,9 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
     if (p->n_streamed)
         printf("update    %s\n", p->update_is_on_host
                                      ? "on the host, where moments and master weights stay"
-                                     : "on the device");
+                                 : p->update_at == MEMO_UPDATE_DEFERRED
+                                     ? "on the device, of each layer before its next forward"
+                                     : "on the device, behind the backward");
 }
 
 /* The entry of a table in the column of alpha. */

@@ -1,5 +1,6 @@
 #pragma once
 #include "memo/engine.h"
+#include "memo/list.h"
 #include "memo/swap_rows.h"
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which states lie in which place, the order of a step's visits, and their waits.  Knows
@@ -37,7 +38,11 @@
  *           file       waits for  the layer's gradients on the host, and for a fetch of what it
  *                                 changes if no pass has used it; then updates the layer
  *   later   to device  waits for  the layer's update, before it fetches what the update changes
- *           to host    waits for  the same, if nothing was fetched, before it stores gradients */
+ *           to host    waits for  the same, if nothing was fetched, before it stores gradients
+ *
+ * Deferred update.  Right before a layer's first forward of the next step the layer is updated, in
+ * the same visit, so that gradients and moments travel while other layers compute.  What the update
+ * has changed leaves at once, not when the forward ends. */
 
 typedef enum memob_states_pass {
     MEMOB_STATES_PASS_FORWARD = 0,
@@ -58,7 +63,7 @@ typedef struct memob_states_desc {
     const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
-    int32_t update_is_fused;           /* 1: the last backward of a step updates each layer */
+    int32_t update_at; /* memob_update_at; NONE: PASS.  On the host DEFERRED is PASS, too */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
      * on a thread of the device, by launch_host on the file's stream.  All states that the update
@@ -77,11 +82,13 @@ typedef struct memob_states_sizes {
 } memob_states_sizes;
 
 /* A visit is a layer in a phase of a step.  What follows decides what is fetched, so there are
- * three forwards. */
+ * five forwards. */
 enum {
-    MEMOI_PHASE_FORWARD = 0,  /* a backward follows */
-    MEMOI_PHASE_LAST_FORWARD, /* the last backward follows */
-    MEMOI_PHASE_EVALUATION,   /* no backward follows */
+    MEMOI_PHASE_FORWARD = 0,         /* a backward follows */
+    MEMOI_PHASE_LAST_FORWARD,        /* the last backward follows */
+    MEMOI_PHASE_EVALUATION,          /* no backward follows */
+    MEMOI_PHASE_UPDATE_FORWARD,      /* as FORWARD, with the deferred updates of the step before */
+    MEMOI_PHASE_UPDATE_LAST_FORWARD, /* as LAST_FORWARD, likewise */
     MEMOI_PHASE_BACKWARD,
     MEMOI_PHASE_LAST_BACKWARD,
     MEMOI_PHASE_UPDATE,
@@ -119,11 +126,13 @@ typedef struct memoi_states_place {
     uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
     int32_t is_coming;       /* compute has not waited yet for the latest fetch */
     int32_t is_leaving;      /* fetches have not waited yet for what an update on the host needs */
+    int32_t is_storing;      /* nor for what a deferred update has changed */
 } memoi_states_place;
 
 typedef struct memob_states {
     memob_engine engine; /* spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
-    int32_t is_fused, n_layers, n_states;
+    int32_t update_at, n_layers, n_states;
+    int32_t is_pending; /* the updates of the step before are deferred and have not begun */
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t used_by[3];         /* which states each pass uses, and gradients */
@@ -170,9 +179,21 @@ MEMOI memob_states_pass memoi_states_pass_of(int32_t phase) {
                                         : MEMOB_STATES_PASS_UPDATE;
 }
 
+/* 1: the phase is a forward with deferred updates. */
+MEMOI int memoi_states_defers(int32_t phase) {
+    return phase == MEMOI_PHASE_UPDATE_FORWARD || phase == MEMOI_PHASE_UPDATE_LAST_FORWARD;
+}
+
 /* 1: the phase updates each layer. */
 MEMOI int memob_states_updates(const memob_states* states, int32_t phase) {
-    return phase == MEMOI_PHASE_UPDATE || (phase == MEMOI_PHASE_LAST_BACKWARD && states->is_fused);
+    return phase == MEMOI_PHASE_UPDATE || memoi_states_defers(phase) ||
+           (phase == MEMOI_PHASE_LAST_BACKWARD && states->update_at == MEMOB_UPDATE_FUSED);
+}
+
+/* 1: the trainer updates a layer right behind the begin of its visit, or right before the end. */
+MEMOI int memob_states_updates_now(const memob_states* states, int is_end) {
+    return memob_states_updates(states, states->phase) &&
+           memoi_states_defers(states->phase) == !is_end;
 }
 
 /* 1: the update comes next. */
@@ -194,7 +215,7 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int
     if (states->updates)
         needs = phase == MEMOI_PHASE_UPDATE ? 0 : needs;
     else if (memob_states_updates(states, phase))
-        needs |= states->updated;
+        needs |= states->used_by[MEMOB_STATES_PASS_UPDATE];
     return needs & states->layers[layer].streamed;
 }
 
@@ -212,12 +233,18 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
     return n_bytes;
 }
 
-/* The phase that follows.  The first layers of all forwards need the same. */
+/* The phase that follows.  The first layers of all forwards without updates need the same. */
 MEMOI int32_t memoi_states_phase_after(const memob_states* states, int32_t phase) {
-    if (phase == MEMOI_PHASE_FORWARD) return MEMOI_PHASE_BACKWARD;
-    if (phase == MEMOI_PHASE_LAST_FORWARD) return MEMOI_PHASE_LAST_BACKWARD;
-    if (phase == MEMOI_PHASE_LAST_BACKWARD && !states->is_fused) return MEMOI_PHASE_UPDATE;
-    return MEMOI_PHASE_FORWARD;
+    static const int32_t behind_last[] = {MEMOI_PHASE_UPDATE, MEMOI_PHASE_UPDATE,
+                                          MEMOI_PHASE_FORWARD, MEMOI_PHASE_UPDATE_FORWARD};
+    switch (phase) {
+    case MEMOI_PHASE_FORWARD:
+    case MEMOI_PHASE_UPDATE_FORWARD: return MEMOI_PHASE_BACKWARD;
+    case MEMOI_PHASE_LAST_FORWARD:
+    case MEMOI_PHASE_UPDATE_LAST_FORWARD: return MEMOI_PHASE_LAST_BACKWARD;
+    case MEMOI_PHASE_LAST_BACKWARD: return behind_last[states->update_at];
+    default: return MEMOI_PHASE_FORWARD;
+    }
 }
 
 MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
@@ -330,7 +357,9 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
-    states->is_fused = desc->update_is_fused;
+    states->update_at = desc->update_at;
+    if (desc->update_host && desc->update_at == MEMOB_UPDATE_DEFERRED)
+        states->update_at = MEMOB_UPDATE_PASS;
     e->n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
@@ -514,6 +543,23 @@ MEMOI void memoi_states_fetch(memob_states* states, int32_t layer, uint32_t whic
     memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which, 0);
 }
 
+/* The changed states of a place leave, behind what compute has recorded there; spilled ones go on
+ * to the file. */
+MEMOI void memoi_states_leave(memob_states* states, int32_t at) {
+    memob_engine* e = &states->engine;
+    const memoi_states_place* place = &states->places[at];
+    const uint32_t written = place->dirty ? place->dirty & states->layers[place->layer].spilled : 0;
+    if (!place->dirty) return;
+    memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED + at);
+    if (written) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_FILED + at);
+    memoi_states_store(states, place);
+    memob_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + at);
+    if (!written) return;
+    memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED + at);
+    memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
+    memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + at);
+}
+
 /* Brings the states that a phase of a layer needs into the layer's place, after the changed states
  * of the layer that lies there have left.  What lies in a place is noted only when all calls have
  * succeeded, so calls after a failed call are made again and nothing is lost. */
@@ -528,26 +574,21 @@ MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer
     const uint32_t missing = is_there ? needs & ~place->present : needs;
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
-    const uint32_t written = dirty ? dirty & states->layers[place->layer].spilled : 0;
     const uint32_t fetched = missing & ~fresh; /* gradients of a new step have no bytes yet */
     const uint32_t read = fetched & states->layers[layer].spilled;
-    const int is_copied = fetched || dirty || place->is_leaving;
+    const int is_copied = fetched || dirty || place->is_leaving || (place->is_storing && !is_there);
     if (is_there && !missing) return;
 
     /* Out, after the pass that changed them.  What has left is behind that pass. */
     if (is_copied) memob_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
-    if (dirty) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, computed);
-    if (written) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, filed);
-    if (dirty) memoi_states_store(states, place);
-    if (dirty) memob_engine_record(e, MEMOB_SWAP_TO_HOST, stored);
-    if (written) memob_engine_wait(e, MEMOB_SWAP_FILE, stored);
-    if (written) memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
-    if (written) memob_engine_record(e, MEMOB_SWAP_FILE, filed);
+    if (dirty) memoi_states_leave(states, at);
     if (read) memob_engine_wait(e, MEMOB_SWAP_FILE, loaded);
     if (is_copied && !dirty) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
-    if (dirty || place->is_leaving) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
+    if (dirty || place->is_leaving || (is_copied && place->is_storing))
+        memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
     if (e->status) return;
     place->is_leaving = 0;
+    if (is_copied) place->is_storing = 0;
     if (!is_there) {
         place->layer = layer;
         place->present = place->dirty = 0;
@@ -565,9 +606,10 @@ MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer
 }
 
 /* Brings what the visit after number k of a phase needs that uses the same place next, if there is
- * one.  Nothing is brought ahead of an update on the host, which changes it there. */
-MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k) {
-    const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
+ * one; is_own: if it is of the same layer.  Nothing is brought ahead of an update on the host,
+ * which changes it there. */
+MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k, int is_own) {
+    const int32_t own = memob_states_layer_of(states, phase, k), place = states->layers[own].place;
     int32_t n_phases = 0;
     while (place >= 0 && n_phases < MEMOI_N_PHASES) {
         int32_t layer;
@@ -579,7 +621,7 @@ MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t 
         layer = memob_states_layer_of(states, phase, k);
         if (states->layers[layer].place != place) continue;
         if (memob_states_needs(states, phase, layer)) {
-            memoi_states_bring(states, phase, layer);
+            if (!is_own || layer == own) memoi_states_bring(states, phase, layer);
             return;
         }
         if (states->updates && memob_states_updates(states, phase)) return;
@@ -647,30 +689,41 @@ MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
     if (own) own->present &= ~(states->gradients | states->updated);
 }
 
+/* Instead of an update: each layer is updated before its next forward. */
+MEMOI void memob_states_defer(memob_states* states) {
+    MEMO_ASSERT(states->update_at == MEMOB_UPDATE_DEFERRED && !states->is_pending &&
+                (states->phase == MEMOI_PHASE_NONE || states->phase == MEMOI_PHASE_UPDATE));
+    states->phase = MEMOI_PHASE_NONE;
+    states->is_pending = 1;
+}
+
 /* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
- * its backward, or in it.  is_forward_only: no backward follows.  Errors: the device's. */
+ * its backward, or in it.  is_forward_only: no backward follows, and no updates are pending.
+ * Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
                                          memo_error* error) {
+    static const int32_t phases[2][2] = {
+        {MEMOI_PHASE_FORWARD, MEMOI_PHASE_LAST_FORWARD},
+        {MEMOI_PHASE_UPDATE_FORWARD, MEMOI_PHASE_UPDATE_LAST_FORWARD}};
+    const int32_t phase =
+        is_forward_only ? MEMOI_PHASE_EVALUATION : phases[states->is_pending][is_last != 0];
     memob_engine* e = &states->engine;
     int32_t n_brought = 0;
-    MEMO_ASSERT(states->phase == MEMOI_PHASE_NONE);
+    MEMO_ASSERT(states->phase == MEMOI_PHASE_NONE && !(is_forward_only && states->is_pending));
     memob_engine_call(e, error);
     for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !e->status; layer++) {
-        if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
-        memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
+        if (!memob_states_needs(states, phase, layer)) continue;
+        memoi_states_bring(states, phase, layer);
         n_brought++;
     }
-    if (e->status) return e->status;
-    states->phase = is_forward_only ? MEMOI_PHASE_EVALUATION
-                    : is_last       ? MEMOI_PHASE_LAST_FORWARD
-                                    : MEMOI_PHASE_FORWARD;
-    return MEMO_STATUS_OK;
+    if (!e->status) states->phase = phase;
+    return e->status;
 }
 
 /* Begin and end enclose what the trainer enqueues for a layer of a pass.  Sessions have checked the
  * order.  A layer may begin before another layer ends, unless both use the same place.  An update
- * may also follow a micro-batch that was not the last.  Errors: the device's; then comes
- * memob_states_abandon. */
+ * may also follow a micro-batch that was not the last, and ends deferred updates that are pending.
+ * Errors: the device's; then comes memob_states_abandon. */
 MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
                                      memo_error* error) {
     memob_engine* e = &states->engine;
@@ -685,7 +738,18 @@ MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pas
         if (states->places[place].is_coming)
             memob_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_LOADED + place);
         if (!e->status) states->places[place].is_coming = 0;
+
+        /* An update of a layer that has stayed there since its update before. */
+        if (states->places[place].is_storing && memob_states_updates(states, states->phase)) {
+            memob_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_STORED + place);
+            if (!e->status) states->places[place].is_storing = 0;
+        }
     }
+
+    /* The first layers of the update that follows are there already: their other states come while
+     * the backward computes. */
+    if (states->phase == MEMOI_PHASE_LAST_BACKWARD && !e->status)
+        memoi_states_bring_next(states, states->phase, states->n_begun, 1);
 
     /* Gradients of a new step begin at zero. */
     for (int32_t s = 0; s < states->n_states && !e->status; s++) {
@@ -698,9 +762,40 @@ MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pas
             e->status = memo_fill(&e->device, e->streams[MEMOB_SWAP_COMPUTE], address, 0,
                                   states->states[s].size_bytes, error);
     }
-    if (!e->status && states->n_begun++ == 0 && memob_states_updates(states, states->phase))
+    if (!e->status && states->n_begun++ == 0 && memob_states_updates(states, states->phase)) {
         states->n_unseen++;
+        states->is_pending = 0;
+    }
     return e->status;
+}
+
+/* The update of a layer on the device has changed its states, and used its gradients up. */
+MEMOI void memoi_states_change(memob_states* states, int32_t layer) {
+    const int32_t at = states->layers[layer].place;
+    memoi_states_place* place = &states->places[at];
+    MEMO_ASSERT(at >= 0 && place->layer == layer);
+    place->dirty |= states->updated & place->present;
+    place->present &= ~states->gradients;
+    place->dirty &= ~states->gradients;
+}
+
+/* The trainer has enqueued the deferred update of a layer, whose forward comes next.  What it has
+ * changed leaves.  Errors: the device's; then comes memob_states_abandon. */
+MEMOI memo_status memob_states_updated(memob_states* states, int32_t layer, memo_error* error) {
+    memob_engine* e = &states->engine;
+    memob_states_layer* of_layer = &states->layers[layer];
+    MEMO_ASSERT(memob_states_updates_now(states, 0) && states->n_begun > states->n_ended);
+    memob_engine_call(e, error);
+    of_layer->has_gradients = 0;
+    if (!memob_states_needs(states, states->phase, layer)) return MEMO_STATUS_OK;
+    memoi_states_change(states, layer);
+    if (!states->places[of_layer->place].dirty) return MEMO_STATUS_OK;
+    memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED + of_layer->place);
+    memoi_states_leave(states, of_layer->place);
+    if (e->status) return e->status;
+    states->places[of_layer->place].dirty = 0;
+    states->places[of_layer->place].is_storing = 1;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass, int32_t layer,
@@ -715,11 +810,8 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
     if (memob_states_needs(states, phase, layer)) {
         memoi_states_place* place = &states->places[of_layer->place];
         if (pass == MEMOB_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
-        if (memob_states_updates(states, phase) && !states->updates) {
-            place->dirty |= states->updated & place->present;
-            place->present &= ~states->gradients;
-            place->dirty &= ~states->gradients;
-        }
+        if (memob_states_updates_now(states, 1) && !states->updates)
+            memoi_states_change(states, layer);
     }
     memob_engine_call(e, error);
     if (states->updates && memob_states_updates(states, phase)) memoi_states_launch(states, layer);
@@ -728,27 +820,29 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
         of_layer->has_gradients = !memob_states_updates(states, phase);
 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
-    memoi_states_bring_next(states, phase, states->n_ended);
+    memoi_states_bring_next(states, phase, states->n_ended, 0);
     if (e->status || ++states->n_ended < states->n_layers) return e->status;
     states->phase = memoi_states_phase_after(states, phase);
     if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
+    if (states->phase == MEMOI_PHASE_UPDATE_FORWARD) states->phase = MEMOI_PHASE_UPDATE;
     states->n_begun = states->n_ended = 0;
     return MEMO_STATUS_OK;
 }
 
-/* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Returns
- * INVALID_STATE if the states must be set again: the update has changed some layers but not all,
- * or the device reports a failed operation (without waiting), and an update has begun since the
- * last transfer.  After such a failure transfers return the device's error, never bytes of two
- * steps. */
+/* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
+ * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the
+ * states must be set again: the update has changed some layers but not all, or the device reports a
+ * failed operation (without waiting), and an update has begun since the last transfer.  After such
+ * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
+    const uint32_t dropped = states->is_pending ? 0 : states->gradients;
     memo_error late;
     for (int32_t i = 0; i < 2; i++) {
-        states->places[i].present &= ~states->gradients;
-        states->places[i].dirty &= ~states->gradients;
+        states->places[i].present &= ~dropped;
+        states->places[i].dirty &= ~dropped;
     }
-    for (int32_t i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
+    for (int32_t i = 0; i < states->n_layers && dropped; i++) states->layers[i].has_gradients = 0;
     states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
     if (states->n_unseen && memo_device_status(&states->engine.device, &late))
@@ -768,13 +862,14 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 /* Forgets what lies on the device, as in a new engine. */
 MEMOI void memob_states_reset(memob_states* states) {
     states->n_unseen = states->n_updates = states->n_awaited = 0;
+    states->is_pending = 0;
     for (int p = 0; p < states->n_layers && states->updates; p++) {
         states->updates[p].number = 0;
         states->updates[p].is_awaited = 1;
     }
     (void)memob_states_abandon(states, NULL);
     for (int p = 0; p < 2; p++) {
-        const memoi_states_place none = {-1, 0, 0, 0, 0};
+        const memoi_states_place none = {-1, 0, 0, 0, 0, 0};
         states->places[p] = none;
     }
 }
@@ -836,8 +931,9 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
 }
 
 /* The update after the last micro-batch of a step. */
-MEMOI void memob_walk_update(const memob_walk* w) {
-    if (!w->states || w->states->is_fused) return;
+MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
+    if (states && states->update_at == MEMOB_UPDATE_DEFERRED) memob_states_defer(states);
+    if (!states || !memob_states_is_due(states)) return;
     for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
         w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 0);
         w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 1);

@@ -114,11 +114,28 @@ typedef struct memo_session memo_session;
  * open at a time.
  *
  * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
- * update.  With update_is_fused the last backward of a step updates each layer at once, so nothing
- * travels for the update alone.  Sums over ranks fit into `update` of a layer; a norm of all
- * gradients needs an update that is not fused.  All states are zero bytes at first.  The session
+ * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
  * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
  * update the bytes of gradients have no meaning.
+ *
+ * When the update runs.  By default memo_session_update updates all layers, in a pass of its own,
+ * in which all that the update uses travels and little is computed.  With desc.update_may a plan
+ * may choose another moment, if the predicted step is shorter; the bits are the same:
+ *
+ *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
+ *                      compute.  `update` is then called in a forward of the next step; what it
+ *                      reads beside states, such as a norm of all gradients, must still be that of
+ *                      its own step.  Small values of a step (a rate, a step number) may come with
+ *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
+ *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
+ *                      all gradients does not.
+ *
+ * Deferred updates that are pending run in a pass of their own before states are read, written or
+ * filled, before a forward alone, and in memo_session_flush.  What they would change is not there
+ * before, so a trainer that reads results of `update` in memory of its own calls
+ * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
+ * deferred, because it runs beside the next forward anyway.
  *
  * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
  * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
@@ -233,6 +250,18 @@ typedef enum memo_update {
     MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
     MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
 } memo_update;
+
+/* When they are updated. */
+typedef enum memo_update_at {
+    MEMO_UPDATE_PASS = 1, /* in memo_session_update */
+    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
+    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+} memo_update_at;
+enum {
+    MEMO_MAY_DEFER = 1,
+    MEMO_MAY_FUSE = 2,
+    MEMO_MAY_NOT_PASS = 4 /* one of these two, even if a pass is faster; for comparisons */
+};
 
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
@@ -420,9 +449,9 @@ typedef struct memo_session_desc {
      * from step to step, such as a step number, belongs in a state.  The function may only call
      * memo_session_get_host_state.  Needs device->launch_host. */
     void (*update_host)(void* user, memo_session* session, int32_t layer);
-    memo_update update_on;   /* 0: planned, if update_host is set */
-    int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
-    int32_t states_stay;     /* 1: on the device, whatever the budgets */
+    memo_update update_on; /* 0: planned, if update_host is set */
+    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
+    int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
@@ -472,6 +501,7 @@ typedef struct memo_step_plan {
      * so many lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
+    int32_t update_at;         /* memo_update_at; PASS without states */
     /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
      * desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
@@ -552,7 +582,12 @@ typedef struct memo_batch {
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
+     * of the micro-batch before. */
+    const void* values;
+    int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
 } memo_batch;
+#define MEMO_BATCH_VALUES_MAX 256
 
 /* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
  * open micro-batch it returns INVALID_STATE, and changes nothing. */
@@ -612,13 +647,21 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * the state. */
 MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
                                            int32_t state);
-/* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
- * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
- * error in a step, run the step again.  States keep their bytes, unless the error says that the
- * update has changed some layers: then write all states. */
+/* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
+ * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
+ * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
+ * again.  States keep their bytes, unless the error says that the update has changed some layers:
+ * then write all states. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
+MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
+/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
+ * `update` of the last micro-batch of the step that it ends. */
+MEMO_API const void* memo_session_get_values(const memo_session* session);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
- * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
+ * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+ * micro-batches.  Errors: INVALID_STATE. */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.

@@ -403,11 +403,18 @@ struct memo_session {
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
+    int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;    /* memo_session_fill_states is under way */
+    int is_filling;  /* memo_session_fill_states is under way */
+    int is_fused;    /* the latest micro-batch has updated all layers */
+    int is_deferred; /* the update that runs is of the step before: values[1] */
+    union {
+        double align;
+        char bytes[MEMO_BATCH_VALUES_MAX];
+    } values[2];       /* of this micro-batch; of pending updates */
     char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 

@@ -296,7 +296,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    const int64_t n_walked = 2 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
+    const int64_t n_walked = 3 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
     int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 for the two visits of a layer */
     memo_status status;
     memset(p, 0, sizeof *p);

@@ -267,9 +267,12 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 /* A layer of the engine of states begins or ends a pass. */
 MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    if (is_end && !c->states->updates && memob_states_updates(c->states, c->states->phase))
+    const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
+    if (!is_end) (void)memob_states_begin(c->states, pass, layer, NULL);
+    if (updates)
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
-    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
+    if (updates && !is_end) (void)memob_states_updated(c->states, layer, NULL);
+    if (is_end) (void)memob_states_end(c->states, pass, layer, NULL);
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
@@ -357,7 +360,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     /* Waits of the update are its own. */
     end_s = c->compute_s;
     pace.stall_s = c->stall_s;
-    memob_walk_update(walk);
+    memob_walk_update(walk, c->states);
     c->update_s = c->compute_s - end_s;
     c->stall_s = pace.stall_s;
     return c->compute_s - begin_s + more_s;
@@ -377,6 +380,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
+
+    /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -385,16 +390,18 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
+
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
         c->stall_s *= n;
         for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
-    if (c->states->sizes.host_bytes) {
+    if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
         memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
         memob_states_reset(c->states);
-        (void)memoi_rows_batches(c, &walk, n);
+        for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
+            (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
     }
     return memoi_rows_batches(c, &walk, n);
 }

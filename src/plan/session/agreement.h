@@ -105,7 +105,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                                             memo_session_alternative, buffer, buffer)},
         {"states",
          MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
-        {"update_is_fused", own->update_is_fused != 0},
+        {"update_may", own->update_may},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
         {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
@@ -295,7 +295,6 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     states->layer_kinds = kinds;
     states->streamed = s->streamed;
     states->spilled = s->spilled;
-    states->update_is_fused = desc->update_is_fused;
     return memob_states_get_sizes(states, &s->states_sizes, error);
 }
 
@@ -334,6 +333,7 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
+    s->states_desc.update_at = plan->update_at;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);

@@ -265,25 +265,27 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     const struct {
         const char* field;
         int64_t value, least, most;
-    } numbers[] = {{"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
-                   {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
-                   {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
-                   {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
-                   {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
-                   {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
-                   {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
-                   {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-                   {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
-                   {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
-                   {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
-                   {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
-                   {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
-                   {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
-                   {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
-                   {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
-                   {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-                   {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-                   {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
+    } numbers[] = {
+        {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
+        {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
+        {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
+        {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+        {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
+        {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
+        {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
+        {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
+        {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+        {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
+        {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
+        {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
+        {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
+        {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
+        {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
+        {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
+        {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
+        {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
+        {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     char shape[40];
     memo_status status;
@@ -527,6 +529,7 @@ enum {
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
     MEMOI_LINE_UPDATE,
+    MEMOI_LINE_UPDATE_AT,
     MEMOI_LINE_BUFFERS
 };
 
@@ -570,6 +573,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
         memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+        memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {

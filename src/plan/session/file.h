@@ -43,6 +43,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
             plan->n_spilled = cells[MEMOI_LINE_SPILLED];
             plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
+            plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
             n_buffers = cells[MEMOI_LINE_BUFFERS];
             status = memoi_session_stream(s, lines->error);
         } else if (own.of == 3) {

@@ -200,7 +200,7 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
     for (int64_t k = 0; k < n_spans; k++)
         s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
     status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
-    if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
+    if (!status && !more_follow) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
@@ -412,6 +412,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
      * takes long. */
     own.policy = MEMO_POLICY_RECOMPUTE;
+    own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
         status = memoi_session_plan_shapes(&own, NULL, &plan, error);

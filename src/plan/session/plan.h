@@ -502,10 +502,15 @@ typedef struct memoi_session_streams {
     int64_t other_bytes; /* of the device, beside states and activations */
 } memoi_session_streams;
 
-/* Streams the first n states of layers, and spills so many. */
+/* Streams the first n states of layers, and spills so many.  If nothing travels, only
+ * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
 MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
                                             int is_on_host, memo_error* error) {
     memo_step_plan* plan = s->part->plan;
+    const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
+    plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
+                          ? s->update_at
+                          : (int32_t)MEMO_UPDATE_PASS;
     plan->update_is_on_host = is_on_host;
     plan->n_streamed = n;
     plan->n_spilled = n_spilled;
@@ -625,8 +630,8 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+ * update on the host.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
@@ -636,10 +641,11 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
     memo_status status;
     memset(&best, 0, sizeof best);
-    best.step_s = HUGE_VAL;
+    best.step_s = *step_s = HUGE_VAL;
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+    *step_s = best.step_s;
     if (status || !n_all || s->desc.states_stay) return status;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
         return status;
@@ -675,10 +681,67 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
+    *step_s = best.step_s;
     return status || best.is_current
                ? status
                : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
                                            best.plan.update_is_on_host, &best, error);
+}
+
+/* May the update run then? */
+MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
+    const int may = desc->update_may;
+    return at == MEMO_UPDATE_DEFERRED ? may & MEMO_MAY_DEFER
+           : at == MEMO_UPDATE_FUSED  ? may & MEMO_MAY_FUSE
+                                      : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
+}
+
+/* Ranks the other moments of the update with the stage's streamed states; *at becomes the one of
+ * the shortest step. */
+MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
+    const int64_t other_bytes =
+        s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    const int32_t chosen = s->update_at;
+    double best_s = HUGE_VAL, step_s;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = MEMO_UPDATE_DEFERRED; k >= MEMO_UPDATE_PASS && !status; k--) {
+        if (!memoi_session_may_update(&s->desc, k)) continue;
+        s->update_at = k;
+        status = memoi_session_set_streams(s, n, n_spilled, 0, error);
+        if (!status) status = memoi_session_rank(s, other_bytes, &step_s, error);
+        if (status || step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
+        best_s = step_s;
+        *at = k;
+    }
+    s->update_at = chosen; /* the stage's */
+    return status ? status : memoi_session_set_streams(s, n, n_spilled, 0, error);
+}
+
+/* Chooses the streamed states, the stage, and when the update runs: the first moment that the
+ * trainer allows, or another one if that is faster. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    double step_s, other_s;
+    int32_t at, first;
+    memo_status status;
+    s->update_at = MEMO_UPDATE_DEFERRED;
+    while (!memoi_session_may_update(&s->desc, s->update_at)) s->update_at--;
+    at = s->update_at;
+    status = memoi_session_choose_streams(s, &step_s, error);
+    if (!status && s->is_measured && step_s < HUGE_VAL && plan->n_streamed &&
+        !plan->update_is_on_host)
+        status = memoi_session_rank_moments(s, &at, error);
+    if (status || at == s->update_at) return status;
+
+    /* Other rows and states may be better then. */
+    first = s->update_at;
+    s->update_at = at;
+    status = memoi_session_choose_streams(s, &other_s, error);
+    if (status || other_s < step_s) return status;
+    s->update_at = first;
+    return memoi_session_choose_streams(s, &step_s, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -721,6 +784,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
+        s->part->plan->update_at = s->parts[first].plan->update_at;
         if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)

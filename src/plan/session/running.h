@@ -423,6 +423,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
                                      plan->swap.layer_rows, &s->call_error);
     }
+    if (!status && s->batch.values)
+        status = memob_check_integer("memo_batch", "values_bytes", s->batch.values_bytes, 0,
+                                     MEMO_BATCH_VALUES_MAX, &s->call_error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
     if (status) { /* a turn that is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
@@ -430,6 +433,10 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         return 0;
     }
     memoi_session_turn(s, s->batch.shape);
+    if (s->batch.values) {
+        memset(&s->values[0], 0, sizeof s->values[0]);
+        memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
+    }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
         s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;

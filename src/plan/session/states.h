@@ -124,31 +124,42 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
 }
 
-/* The engine's layer begins or ends a pass.  The update comes before the end of its pass; a fused
- * update comes before the end of a backward.  On the host the engine enqueues the update. */
-MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
-    memo_session* s = (memo_session*)session;
+/* The trainer updates a layer on the device. */
+MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
     const int32_t span = layer == 0                 ? (int32_t)MEMOI_SPAN_UPDATE_FIRST
                          : layer > s->desc.n_layers ? (int32_t)MEMOI_SPAN_UPDATE_LAST
                                                     : (int32_t)MEMOI_SPAN_UPDATE;
-    const int updates =
-        pass == MEMOB_STATES_PASS_UPDATE ||
-        (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
+    if (s->error.status) return;
+    memoi_session_mark(s, step, span, 0);
+    s->desc.update(s->desc.user, s, layer - 1);
+    memoi_session_mark(s, step, span, 1);
+    memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+}
+
+/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
+ * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
+ * the engine enqueues the update. */
+MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
+    const int updates = memob_states_updates_now(s->states, is_end);
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-    if (is_end && updates && !on_host && !s->error.status) {
-        memoi_session_mark(s, step, span, 0);
-        s->desc.update(s->desc.user, s, layer - 1);
-        memoi_session_mark(s, step, span, 1);
-        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    }
+    if (is_end && updates && !on_host) memoi_session_update_layer(s, layer);
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    if (!is_end && updates) {
+        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        s->is_deferred = 1;
+        memoi_session_update_layer(s, layer);
+        s->is_deferred = 0;
+        if (s->error.status) return;
+        (void)memoi_session_is_ok(s, memob_states_updated(s->states, layer, &s->call_error));
+    }
     if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
         memoi_inspector_visit(s, pass, layer, 0);
 }
@@ -157,6 +168,17 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
     if (s->states)
         memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
                           s->batch.is_forward_only, is_backward, step, is_end);
+}
+
+/* Updates all layers, in a pass. */
+MEMOI void memoi_session_pass_updates(memo_session* s) {
+    s->checker.n_updated = s->checker.n_missed = 0;
+    s->is_deferred = s->states->is_pending;
+    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    }
+    s->is_deferred = 0;
 }
 
 /* The begin of a micro-batch, or its end. */
@@ -168,6 +190,9 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
                           "memo_session_begin: the last micro-batch of a step is over; "
                           "memo_session_update comes next, or memo_session_skip_update");
     } else if (!is_end) {
+        if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
+        if (s->error.status) return;
+        s->is_fused = 0;
         s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
@@ -175,6 +200,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
+        s->is_fused = memob_states_updates(s->states, s->states->phase);
         memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
     }
 }
@@ -196,36 +222,50 @@ MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* 
                                              memo_error* error) {
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
-    has_gradients = s->states && s->states->layers[0].has_gradients;
+    has_gradients = s->states &&
+                    ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
     if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
                           s->is_running ? "a micro-batch is open; end it first"
-                          : s->desc.update_is_fused
-                              ? "the last backward has updated all layers, because "
-                                "memo_session_desc.update_is_fused is 1"
-                              : "no step of states is over; run its last micro-batch first");
+                                        : "no step of states is over; run its last micro-batch "
+                                          "first");
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
-    s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
-    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    }
+    if (!s->error.status) memoi_session_pass_updates(s);
     if (s->error.status) memoi_session_abandon_states(s);
     return memoi_session_report(s, error);
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     const memo_status status = memoi_session_check_update(s, "update", 0, error);
-    return status ? status : memoi_session_update_all(s, error);
+    if (status) return status;
+    if (s->is_fused) {
+        s->is_fused = 0;
+        return MEMO_STATUS_OK;
+    }
+    if (s->states->update_at != MEMOB_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
+    memob_states_defer(s->states);
+    s->values[1] = s->values[0];
+    return MEMO_STATUS_OK;
 }
 
+memo_status memo_session_flush(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "flush", 1, error);
+    if (status || !s->states || !s->states->is_pending) return status;
+    return memoi_session_update_all(s, error);
+}
+
+/* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
-    if (!status && s->states) memoi_session_abandon_states(s);
+    if (!status && s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     return status;
+}
+
+const void* memo_session_get_values(const memo_session* s) {
+    return s->values[s->is_deferred].bytes;
 }
 
 memo_status memo_session_fill_states(memo_session* s,
@@ -233,6 +273,7 @@ memo_status memo_session_fill_states(memo_session* s,
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
+    if (!status) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
@@ -260,6 +301,7 @@ memo_status memo_session_fill_states(memo_session* s,
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    memo_status status;
     if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
                           s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -277,8 +319,10 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              (int)state);
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
-                                 error);
+    status = memo_session_flush(s, error);
+    return status ? status
+                  : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
+                                          n_bytes, error);
 }
 
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,

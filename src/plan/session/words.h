@@ -62,6 +62,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
                           (int)plan->alternatives[i] - 1);
     if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
+    if (plan->update_at == MEMO_UPDATE_DEFERRED)
+        memo_text_put(text, "update    of each layer before its next forward\n");
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
 
