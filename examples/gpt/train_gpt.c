@@ -176,7 +176,7 @@ static memo_status rehearse(job* j, memo_error* error) {
 #ifdef TRAIN_CUDNN
 /* As many keys were right on each machine that computed them (bench/results/h200.md). */
 #ifndef TRAIN_RIGHT_KEYS
-#define TRAIN_RIGHT_KEYS 262144
+#define TRAIN_RIGHT_KEYS 1024000
 #endif
 
 static memo_status rehearse_step(run* r, job* j, memo_error* error) {
