@@ -10,8 +10,14 @@ list=$PWD/tests/planted.txt folder=$PWD/build/planted
 rm -rf "$folder" && mkdir -p "$folder/bin" || exit 1
 cp -r src scripts "$folder"
 cat >"$folder/planted.h" <<'HEADER'
+#ifdef __cplusplus
+extern "C" {
+#endif
 int is_planted(int number);
 void planted_trip(const char* condition);
+#ifdef __cplusplus
+}
+#endif
 #define MEMO_ASSERT(condition) ((condition) ? (void)0 : planted_trip(#condition))
 HEADER
 cat >"$folder/planted.c" <<'SOURCE'
@@ -68,17 +74,28 @@ compile() { # ARGUMENTS of the compiler
     ${CC:-cc} -std=c99 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
         -D_DEFAULT_SOURCE $lp "$@"
 }
+tab=$(printf '\t')
 chosen=$(for part in "${@:-}"; do grep -F -- "$part" "$folder/changes"; done | sort -nu)
+command -v nvcc >/dev/null 2>&1 || chosen=$(echo "$chosen" | grep -v "[.]cu$tab")
 [ -n "$chosen" ] || { echo "planted.sh: $*: no such change" >&2; exit 1; }
 cp -r tests extras "$folder" # beside the changed headers, which "memo.h" finds first
 compile -c "$folder/tests/lib/memo.c" -o "$folder/memo.o" && compile -c "$folder/tests/lib/scarce.c" -o "$folder/scarce.o" || exit 1
 compile -c "$folder/planted.c" -o "$folder/planted.o" && ar rcs "$folder/lib.a" "$folder/memo.o" "$folder/scarce.o" || exit 1
 for test in $(echo "$chosen" | cut -f 3 | sort -u); do
+    case $test in
+    *.cu) # on the runtime of tests/test_cuda.sh
+        for source in "fake_cuda.cpp -x c++ -c -o $folder/fake_cuda.o" "$test $folder/fake_cuda.o $folder/planted.o -o $folder/bin/$test"; do
+            nvcc -arch=sm_90 -std=c++17 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -DFAKE_CUDA -DLINKED -cudart none \
+                -Xlinker --wrap=madvise "$folder/tests/cuda/"$source -Xlinker "$folder/lib.a" $libraries -lpthread -lm || exit 1
+        done
+        continue
+        ;;
+    esac
     compile "$folder/tests/$test.c" "$folder/planted.o" -o "$folder/bin/$test" "$folder/lib.a" $libraries -lm || exit 1
 done
 
 echo "$chosen" >"$folder/chosen"
-tab=$(printf '\t') failed=0 n=0
+failed=0 n=0
 while IFS=$tab read -r number file test names condition; do
     n=$((n + 1)) result="not ok"
     [ "$names" != - ] || names=
