@@ -1301,8 +1301,15 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
- * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
+ * Knows: numbers, arrays, a hash map, sorting, the clock, how threads begin and fail.  Knows
+ * nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled in
+ * another file.
+ *
+ * 1. An array without memory has no elements.
+ * 2. A map is at most half full of keys, removed ones included, so that each search ends.
+ * 3. A value of a map is 0 or above; -1 and -2 say that a slot has none.
+ * 4. What memob_keyed_sort sorts has keys from 0 on, and is in the order of index.
+ * 5. A failure that is kept has a status other than OK. */
 
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
@@ -1426,6 +1433,7 @@ MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* The next multiple of alignment, which may be any positive number. */
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
     int64_t remainder = value % alignment;
+    MEMO_ASSERT(value >= 0 && alignment > 0);
     return remainder ? value + (alignment - remainder) : value;
 }
 
@@ -1453,6 +1461,7 @@ MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t e
     moved = memob_calloc(larger, element_bytes);
     if (!moved) return 0;
     memcpy(&old, array, sizeof old); /* a pointer of any type */
+    MEMO_ASSERT(old || !*capacity);  /* 1 */
     if (old) memcpy(moved, old, (size_t)*capacity * element_bytes);
     MEMO_FREE(old);
     memcpy(array, &moved, sizeof moved);
@@ -1543,6 +1552,7 @@ MEMOI MEMOB_NOINLINE void memob_map_free(memob_map* map) {
 MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15u;
     int64_t slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)(map->capacity - 1)), removed = -1;
+    MEMO_ASSERT(map->n_filled * 2 <= map->capacity); /* 2 */
     while (map->values[slot] != -1 && (map->values[slot] == -2 || map->keys[slot] != key)) {
         if (map->values[slot] == -2 && removed < 0) removed = slot;
         slot = (slot + 1) & (map->capacity - 1);
@@ -1566,6 +1576,7 @@ MEMOI void memob_map_remove(memob_map* map, int64_t key) {
 /* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot;
+    MEMO_ASSERT(value >= 0); /* 3 */
 
     /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
@@ -1621,6 +1632,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     int is_sorted = 1;
 
     for (int64_t i = 0; i < n; i++) {
+        MEMO_ASSERT(list[i].key >= 0 && (i == 0 || list[i - 1].index < list[i].index)); /* 4 */
         largest = memob_max(largest, list[i].key);
         if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
@@ -1666,6 +1678,7 @@ MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
 /* time_ns, 0 or above, as a timespec. */
 MEMOI struct timespec memoi_timespec(int64_t time_ns) {
     struct timespec time;
+    MEMO_ASSERT(time_ns >= 0);
     time.tv_sec = (time_t)(time_ns / 1000000000);
     time.tv_nsec = (long)(time_ns % 1000000000);
     return time;
@@ -1743,6 +1756,7 @@ MEMOI int memob_failure_is_kept(const memob_failure* failure) {
 
 MEMO_PRINTF(3, 4)
 MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
+    MEMO_ASSERT(status != MEMO_STATUS_OK); /* 5 */
     /* Claimed, written, then published. */
     if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
         va_list arguments;
@@ -1803,7 +1817,11 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
 }
 
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says.
+ *
+ * 1. A text that did not fail ends with a 0 byte behind its n_bytes, inside its capacity.
+ * 2. Escaping ends where the characters do: no character is cut, and none behind them is read.
+ * 3. No file that is written has a descriptor of the standard streams, unless it is one of them. */
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
@@ -1825,6 +1843,8 @@ void memo_text_put(memo_text* text, const char* format, ...) {
         room = text->capacity - text->n_bytes;
     }
     if (!text->failed) text->n_bytes += length;
+    MEMO_ASSERT(text->failed || text->n_bytes < text->capacity); /* 1 */
+    MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
@@ -1856,6 +1876,7 @@ MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_byte
             memo_text_put(text, "%.*s", n ? n : 3, n ? s : "\xef\xbf\xbd");
         s += n ? n : 1;
     }
+    MEMO_ASSERT(s == stop); /* 2 */
 }
 void memo_text_put_xml(memo_text* text, const char* s) {
     memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
@@ -1931,6 +1952,7 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
 /* memoi_file_write_all, then close.  A negative descriptor: opening failed, with errno. */
 MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n_bytes) {
     int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
+    MEMO_ASSERT(descriptor < 0 || descriptor > STDERR_FILENO); /* 3 */
     if (descriptor >= 0 && close(descriptor) && !code) code = errno;
     return code;
 }
@@ -2008,7 +2030,10 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 }
 
 /* ---- >>reader -----------------------------------------------------------------------------------
- * Knows: lines, words and numbers of a text.  Knows nothing of what they say. */
+ * Knows: lines, words and numbers of a text.  Knows nothing of what they say.
+ *
+ * 1. A line lies in the text, in front of the next one: line <= stop <= next <= end.
+ * 2. A word lies in its line: line <= word, word + length <= stop. */
 
 /* Position in a text.  A word is bytes between blanks; the next word is searched behind it. */
 typedef struct memob_reader {
@@ -2089,6 +2114,8 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
     reader->next = newline ? newline + 1 : reader->end;
     if (reader->stop > reader->line && reader->stop[-1] == '\r') reader->stop--;
     reader->n_line++;
+    MEMO_ASSERT(reader->line <= reader->stop && reader->stop <= reader->next); /* 1 */
+    MEMO_ASSERT(reader->next <= reader->end);                                  /* 1 */
     return 1;
 }
 
@@ -2099,6 +2126,8 @@ MEMOI MEMOB_NOINLINE int memoi_next_word(memob_reader* reader) {
     reader->word = p;
     while (p < reader->stop && *p != ' ' && *p != '\t') p++;
     reader->length = (int64_t)(p - reader->word);
+    MEMO_ASSERT(reader->line <= reader->word); /* 2 */
+    MEMO_ASSERT(p <= reader->stop);            /* 2 */
     return reader->length > 0;
 }
 
@@ -2181,7 +2210,12 @@ MEMOI int memob_next_entry(memob_reader* reader) {
 
 /* ---- >>records ----------------------------------------------------------------------------------
  * Knows: values of a line and of a struct; first and last line of memo's files.  Knows nothing of
- * what they mean. */
+ * what they mean.
+ *
+ * 1. A number that the table of a record admits fits the type of its field.
+ * 2. Lines go one way: they have either a text, to write, or a reader.
+ * 3. The `end` line lies behind the line that the reader is at, and ends what it reads.
+ * 4. A message has room for all words of a value. */
 
 /* A line between the frame's is a record: a word, then values, which lie in a struct.  One table
  * serves both directions. */
@@ -2247,6 +2281,8 @@ MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
 MEMOI void memoi_record_set(const memob_value* value, char* at, int64_t number) {
     int32_t narrow = (int32_t)number;
     double time_s = (double)number;
+    MEMO_ASSERT(number == narrow || /* 1 */
+                (value->type != MEMOB_VALUE_INT32 && value->type != MEMOB_VALUE_WORD));
     if (value->type == MEMOB_VALUE_FEMTOSECONDS) time_s = number < 0 ? -1 : time_s * 1e-15;
     if (value->type == MEMOB_VALUE_NANOSECONDS) time_s *= 1e-9;
     if (value->type == MEMOB_VALUE_INT64)
@@ -2290,6 +2326,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                      : k == most ? " or "
                                  : ", ",
                      value->words[k]);
+        MEMO_ASSERT(strlen(valid) < sizeof valid - 1); /* 4 */
         if (number > most)
             return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
                                   memob_word_text(shown, reader), valid);
@@ -2376,6 +2413,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
 /* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
 MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
                                             void* values) {
+    MEMO_ASSERT(!lines->text != !lines->reader); /* 2 */
     lines->n++;
     return lines->text ? memob_put_record(lines->text, record, values, lines->error)
                        : memob_expect_record(lines->reader, record, values, lines->error);
@@ -2417,6 +2455,7 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, memo_error* error
 
     /* Whatever follows is covered by no checksum. */
     reader->end = ahead.line;
+    MEMO_ASSERT(reader->next <= reader->end); /* 3 */
     while (memoi_reader_next_line(&ahead))
         if (memoi_next_word(&ahead))
             return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
@@ -2475,7 +2514,12 @@ MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t coun
 }
 
 /* ---- >>trace ------------------------------------------------------------------------------------
- * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
+ * Knows: requests, marks and ids.  Knows nothing of offsets and devices.
+ *
+ * 1. A request's origin is a malloc at or before it, of the same id; other requests have none.
+ * 2. The live ids are those whose malloc has no free yet; n_live of the n_buffers.
+ * 3. An event that is waited for was recorded before.
+ * 4. A mark's text begins behind the 0 byte of the mark before. */
 
 /* Words of files and pictures. */
 static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
@@ -2493,6 +2537,7 @@ MEMOI memoi_trace_book* memoi_trace_book_of(const memo_trace* trace) {
 
 /* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
+    MEMO_ASSERT(i >= 0 && i < trace->n_requests);
     return memoi_trace_book_of(trace)->origin[i];
 }
 
@@ -2541,6 +2586,9 @@ static const memob_record memoi_trace_records[] = {
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     *origin = memob_map_get(&memoi_trace_book_of(trace)->live, id);
+    MEMO_ASSERT(*origin < trace->n_requests);
+    MEMO_ASSERT(*origin < 0 || trace->requests[*origin].kind == MEMO_REQUEST_MALLOC); /* 1 */
+    MEMO_ASSERT(*origin < 0 || trace->requests[*origin].id == id);                    /* 1 */
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (int64_t i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
@@ -2577,6 +2625,8 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
         status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
                                (long long)id);
     if (status) return status;
+    MEMO_ASSERT(kind != MEMO_REQUEST_WAIT || /* 3 */
+                trace->requests[memob_map_get(&book->events, id)].kind == MEMO_REQUEST_RECORD);
 
     /* All that can fail, before the trace changes. */
     fits = memob_grow(&trace->requests, at, 1, sizeof(memo_request)) &&
@@ -2590,6 +2640,9 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
     if (is_free) request.size_bytes = trace->requests[origin].size_bytes;
     trace->n_buffers += is_malloc;
     trace->n_live += is_malloc - is_free;
+    MEMO_ASSERT(trace->n_live >= 0 && trace->n_live <= trace->n_buffers); /* 2 */
+    MEMO_ASSERT(kind > MEMO_REQUEST_USE ||
+                (memob_map_get(&book->live, id) >= 0) == !is_free); /* 2 */
     trace->requests[at] = request;
     book->origin[at] = is_malloc ? at : origin;
     trace->n_requests++;
@@ -2622,6 +2675,7 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
                                    memo_error* error) {
     const int64_t begin = trace->text_bytes;
     memo_status status;
+    MEMO_ASSERT(begin == 0 || !trace->text[begin - 1]); /* 4 */
     if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
     for (int64_t i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
@@ -2642,7 +2696,9 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 }
 
 /* ---- >>trace file -------------------------------------------------------------------------------
- * Knows: the text of a trace.  Knows nothing of plans. */
+ * Knows: the text of a trace.  Knows nothing of plans.
+ *
+ * 1. A line that was read is the last request of the trace. */
 
 /* Parses one request; the reader is at its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace,
@@ -2681,6 +2737,7 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* tr
     if (status || kind != MEMO_REQUEST_FREE)
         return memob_reader_result(reader, status, &reason, error);
 
+    MEMO_ASSERT(trace->requests[trace->n_requests - 1].id == r.id); /* 1 */
     freed_bytes = trace->requests[trace->n_requests - 1].size_bytes;
     if (r.size_bytes == freed_bytes) return MEMO_STATUS_OK;
     return MEMOB_BAD_LINE(reader, error,
@@ -2736,7 +2793,10 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 }
 
 /* ---- >>marks ------------------------------------------------------------------------------------
- * Knows: what a mark says, and classes.  Knows nothing of files. */
+ * Knows: what a mark says, and classes.  Knows nothing of files.
+ *
+ * 1. A mark of a forward, recompute or backward has a layer; no other has one.
+ * 2. A free decides the class of a malloc before it. */
 
 static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
                                                             "backward"};
@@ -2760,6 +2820,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (mark.phase == MEMO_PHASE_NONE || !memoi_next_word(&reader)) return none;
     mark.is_end = memob_word_is(&reader, "end");
     if (!mark.is_end && !memob_word_is(&reader, "begin")) return none;
+    MEMO_ASSERT((mark.layer >= 0) == (mark.phase >= MEMO_PHASE_FORWARD)); /* 1 */
     return memoi_next_word(&reader) ? none : mark;
 }
 
@@ -2787,6 +2848,7 @@ void memo_trace_classify(memo_trace* trace) {
                 request->memory_class = undecided;
         } else if (request->kind == MEMO_REQUEST_FREE) {
             origin = &trace->requests[memob_request_origin(trace, i)];
+            MEMO_ASSERT(origin->kind == MEMO_REQUEST_MALLOC && origin < request); /* 2 */
             if (origin->memory_class != undecided) continue;
             origin->memory_class =
                 forward_begin >= 0 && memob_request_origin(trace, i) > forward_begin
@@ -2802,8 +2864,14 @@ void memo_trace_classify(memo_trace* trace) {
 }
 
 /* ---- >>plan -------------------------------------------------------------------------------------
- * Knows: buffers, lifetimes, alignments, gaps and holds.  Knows nothing of how offsets are
- * found. */
+ * Knows: buffers, lifetimes, alignments, gaps, holds and waits.  Knows nothing of how offsets are
+ * found.
+ *
+ * 1. Pieces of a buffer are its lifetime without its gaps, each of which is used up.
+ * 2. A sweep begins and ends each piece once: the sum of live sizes returns to 0.
+ * 3. A leaf of the tree is the rank of a live piece, and changes whenever it is set.
+ * 4. Only buffers that have bytes can overlap.
+ * 5. Sorting a plan keeps all buffers, in the order of their begins. */
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
@@ -2935,6 +3003,7 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
 MEMOI MEMOB_NOINLINE memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i,
                                                          int64_t* culprit, memo_error* error,
                                                          const char* fault) {
+    MEMO_ASSERT(i >= 0 && i < plan->n_buffers);
     *culprit = i;
     return MEMOB_INVALID(error, "buffer %lld (id %lld): %s", (long long)i,
                          (long long)plan->buffers[i].id, fault);
@@ -3034,6 +3103,8 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 
 MEMOI void memoi_plan_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
     int64_t node = n_leaves + rank;
+    MEMO_ASSERT(rank >= 0 && rank < n_leaves);
+    MEMO_ASSERT(tree[node] == !is_live); /* 3 */
     tree[node] = (unsigned char)is_live;
     for (node /= 2; node >= 1; node /= 2)
         tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
@@ -3048,6 +3119,9 @@ MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves,
     node ^= 1;
     while (node < n_leaves)
         node = 2 * node + (tree[2 * node + 1 - direction] ? 1 - direction : direction);
+    MEMO_ASSERT(tree[node]); /* 3 */
+    MEMO_ASSERT(direction ? node > n_leaves + rank
+                          : node < n_leaves + rank); /* nearest on its side */
     return node - n_leaves;
 }
 
@@ -3072,9 +3146,11 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
             piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
             piece.bytes = is_gap ? 0 : memob_buffer_bytes(plan, i);
             gap += is_gap;
+            MEMO_ASSERT(piece.begin < piece.end); /* 1 */
             if (piece.bytes > 0) pieces[n++] = piece;
         }
     }
+    MEMO_ASSERT(gap == plan->n_gaps && n <= plan->n_buffers + plan->n_gaps); /* 1 */
     return n;
 }
 
@@ -3082,6 +3158,7 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
 MEMOI int memob_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
                              int64_t b_bytes) {
     int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
+    MEMO_ASSERT(a_bytes > 0 && b_bytes > 0); /* 4 */
     return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
@@ -3127,6 +3204,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
         int begins = events[i].index >= n, direction;
         const memob_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
         live += begins ? piece->bytes : -piece->bytes;
+        MEMO_ASSERT(live >= 0); /* 2 */
         *bound = memob_max(*bound, live);
         if (piece->rank < 0) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
@@ -3147,6 +3225,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
                 (long long)plan->buffers[piece->buffer].offset_bytes);
         }
     }
+    MEMO_ASSERT(status || live == 0); /* 2 */
     memob_arrays_free(&arrays);
     return status;
 }
@@ -3169,6 +3248,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     memob_keyed_sort(order, n);
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
+        MEMO_ASSERT(i == 0 || sorted[i - 1].begin <= sorted[i].begin); /* 5 */
         place[order[i].index] = i;
     }
     for (int64_t i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
@@ -3212,6 +3292,12 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
 
 /* ---- >>plan from trace --------------------------------------------------------------------------
  * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
+ *
+ * 1. A clock points to an earlier request, and each advance raises it, in the order of requests.
+ * 2. A lane has a stream; its mallocs are adjacent.
+ * 3. A hold lasts beyond the lifetime of its buffer, up to a malloc that it forbids.
+ * 4. Each malloc and each free takes one moment; a buffer ends once.
+ * 5. All bought waits are made, each before its request.
  *
  * Vector clocks: all that stream s enqueues from now on comes after some request of stream u, the
  * clock of s for u.  Only waits advance it.  The advances are kept, to find out later from which
@@ -3265,6 +3351,9 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t to,
         if (u == to || clock <= memoi_clocks_at(clocks, to, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
+        MEMO_ASSERT(clock <= i);                                                   /* 1 */
+        MEMO_ASSERT(!advances->n || (advances->list[advances->n - 1].index <= i && /* 1 */
+                                     advances->list[advances->n - 1].key < clock));
         advances->list[advances->n++] = memoi_keyed_of(clock, i);
     }
     return MEMO_STATUS_OK;
@@ -3325,12 +3414,14 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         if (status) return status;
     }
+    MEMO_ASSERT(!clocks->buyer || clocks->next_wait == clocks->buyer->n_waits); /* 5 */
     return MEMO_STATUS_OK;
 }
 
 /* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, uint64_t streams) {
     const int64_t n = clocks->n_lanes, first = __builtin_ctzll(streams);
+    MEMO_ASSERT(streams); /* 2 */
     for (int64_t lane = 0; lane < n; lane++)
         if (clocks->lanes[lane].streams == streams) return lane;
     if (!memob_grow(&clocks->lanes, n, 1, sizeof(memoi_lane))) return -1;
@@ -3361,6 +3452,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memob_keyed_sort(clocks->mallocs, n);
     while (n-- > 0) {
         lane = clocks->mallocs[n].key;
+        MEMO_ASSERT(!clocks->lanes[lane].n || clocks->lanes[lane].first == n + 1); /* 2 */
         clocks->lanes[lane].first = n;
         clocks->lanes[lane].n++;
         clocks->mallocs[n].key = clocks->mallocs[n].index;
@@ -3422,6 +3514,8 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
         if (!memob_grow(&plan->holds, plan->n_holds, 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
         last = mallocs + memoi_clocks_count_up_to(mallocs, lane->n, at) - 1;
+        MEMO_ASSERT(last >= mallocs + next && last->index <= at);                           /* 3 */
+        MEMO_ASSERT(plan->buffers[number[last->index]].begin >= plan->buffers[buffer].end); /* 3 */
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = lane->name;
         plan->holds[plan->n_holds++].until = plan->buffers[number[last->index]].begin + 1;
@@ -3474,6 +3568,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
+            MEMO_ASSERT(plan->buffers[number[memob_request_origin(trace, i)]].end == -1); /* 4 */
             plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
@@ -3483,6 +3578,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             }
         }
     }
+    MEMO_ASSERT(n == plan->n_buffers); /* 4 */
     plan->n_times = time;
 }
 
@@ -3575,7 +3671,10 @@ MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
- * Knows: a plan alone.  Knows nothing of planners, and shares no code with them. */
+ * Knows: a plan alone.  Knows nothing of planners, and shares no code with them.
+ *
+ * 1. A culprit is a buffer of the plan, or -1.
+ * 2. The buffers of a lane are looked at from the first on that begins at a time or later. */
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
                                            memo_error* error) {
@@ -3612,6 +3711,10 @@ MEMOI int64_t memoi_plan_lanes_find(const memo_plan* plan, const memob_keyed* la
         else
             low = middle + 1;
     }
+    MEMO_ASSERT(low == plan->n_buffers || lanes[low].key > lane || /* 2 */
+                plan->buffers[lanes[low].index].begin >= time);
+    MEMO_ASSERT(low == 0 || lanes[low - 1].key < lane || /* 2 */
+                plan->buffers[lanes[low - 1].index].begin < time);
     return low;
 }
 
@@ -3696,7 +3799,9 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 }
 
 /* ---- >>plan file --------------------------------------------------------------------------------
- * Knows: the text of a plan.  Knows nothing of traces. */
+ * Knows: the text of a plan.  Knows nothing of requests.
+ *
+ * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
 static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
 
@@ -3760,6 +3865,9 @@ MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan) {
         status = memob_line(lines, &memoi_plan_hold_record, &plan->holds[i]);
     for (int64_t i = 0; i < plan->n_waits && !status; i++)
         status = memob_line(lines, &memoi_plan_wait_record, &plan->waits[i]);
+    MEMO_ASSERT(status || /* 1 */
+                lines->n == 1 + (int64_t)(sizeof memoi_plan_head_values / sizeof(memob_value)) +
+                                plan->n_buffers + plan->n_gaps + plan->n_holds + plan->n_waits);
     return status;
 }
 
@@ -3846,7 +3954,9 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
 }
 
 /* ---- >>device -----------------------------------------------------------------------------------
- * Knows: the table of functions.  Knows nothing of what runs on it. */
+ * Knows: the table of functions.  Knows nothing of what runs on it.
+ *
+ * 1. A table that is taken was long enough for all functions that every engine calls. */
 
 /* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
  * refuses a table without the functions that every engine calls.  what names the table in messages,
@@ -3867,6 +3977,7 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
+    MEMO_ASSERT(known_bytes >= offsetof(memo_device, annotate)); /* 1 */
 
     /* The functions that every engine calls; the others may be NULL. */
 #define MEMOI_DEVICE_MISSING(function)                                                             \
@@ -3887,7 +3998,10 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
 
 /* ---- >>poison -----------------------------------------------------------------------------------
  * Knows: bytes that nobody may read or write, and how the host reaches bytes of a device.  Knows
- * nothing of whose bytes they are. */
+ * nothing of whose bytes they are.
+ *
+ * 1. An image is as far from a multiple of 8 as its bytes, so that poison looks the same there.
+ * 2. A part fits in the image, and a sweep ends with its last byte. */
 
 /* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
  * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
@@ -4001,6 +4115,8 @@ MEMOI memo_status memoi_probe_copy(memob_probe* p, char* bytes, int64_t n, int i
     char* image = memoi_probe_part(p, bytes, n, &n_part);
     memo_status status;
     if (!p->image) return MEMO_STATUS_OK;
+    MEMO_ASSERT(n_part == n);                                  /* 2 */
+    MEMO_ASSERT((uintptr_t)image % 8 == (uintptr_t)bytes % 8); /* 1 */
     status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
                        is_back ? bytes : image, is_back ? image : bytes, n, error);
     return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
@@ -4016,6 +4132,7 @@ MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes
         if (is_fill) memob_poison(image, n);
         status = memoi_probe_copy(p, bytes + at, n, is_fill, error);
         if (status || is_fill) continue;
+        MEMO_ASSERT(n_poisoned && at + n <= n_bytes); /* 2 */
         found = memob_poisoned(image, n);
         *n_poisoned = at + found;
         if (found < n) return status;
@@ -4039,12 +4156,20 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
         *hash = 31 * *hash + memob_digest(image, n);
         *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
     }
+    MEMO_ASSERT(status || at == n_bytes); /* 2 */
     return status;
 }
 
 /* ---- >>arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
- * was found; streams are only written down. */
+ * was found; streams are only written down.
+ *
+ * 1. The index of blocks has the live ones alone, by address.
+ * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.
+ * 3. In recording, a live block has its memory from the device.
+ * 4. Addresses of a dry run are multiples of MEMOB_DEVICE_ALIGNMENT, a micro-batch's behind those
+ *    that live on.
+ * 5. The used bytes of a region lie in its room, which is at least as large as its request. */
 
 /* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
@@ -4141,6 +4266,7 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
                           (int64_t)((uintptr_t)arena->memory % MEMOB_DEVICE_ALIGNMENT);
     if (arena->memory && size_bytes <= arena->memory_bytes - begin) {
         *address = arena->memory + begin;
+        MEMO_ASSERT((uintptr_t)*address % MEMOB_DEVICE_ALIGNMENT == 0); /* 4 */
         return MEMO_STATUS_OK;
     }
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
@@ -4148,6 +4274,8 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
                               "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
     *address = (void*)(uintptr_t)arena->dry_address;
+    MEMO_ASSERT(arena->dry_address % MEMOB_DEVICE_ALIGNMENT == 0); /* 4 */
+    MEMO_ASSERT(arena->dry_address >= arena->dry_address_begin);   /* 4 */
     arena->dry_address += bytes;
     return MEMO_STATUS_OK;
 }
@@ -4157,14 +4285,18 @@ MEMOI void memoi_arena_block_end(memo_arena* arena, int64_t i) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block = &blocks->list[i];
     if (!block->address) return;
+    MEMO_ASSERT(memob_map_get(&blocks->index, memoi_arena_address_key(block->address)) ==
+                i); /* 1 */
     memob_map_remove(&blocks->index, memoi_arena_address_key(block->address));
     blocks->live_bytes -= block->size_bytes;
+    MEMO_ASSERT(blocks->live_bytes >= 0); /* 2 */
     block->address = NULL;
 }
 
 MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
     memoi_block* block = &arena->blocks.list[i];
     void* taken = block->taken;
+    MEMO_ASSERT(!arena->device || taken || !block->address); /* 3 */
     memoi_arena_block_end(arena, i);
     block->taken = NULL;
     if (arena->is_checked) arena->regions[i].room_bytes = 0;
@@ -4179,6 +4311,7 @@ MEMOI memo_status memoi_arena_blocks_drop(memo_arena* arena, int64_t n, memo_err
             memoi_arena_block_free(arena, --arena->blocks.n, status ? NULL : error);
         if (!status) status = s;
     }
+    MEMO_ASSERT(arena->blocks.n > 0 || arena->blocks.live_bytes == 0); /* 2 */
     return status;
 }
 
@@ -4202,6 +4335,7 @@ MEMOI memo_status memoi_arena_look(memo_arena* arena, int64_t i, int64_t used_by
     int64_t n_poisoned = n;
     memo_status status;
     if (!r->room_bytes) return MEMO_STATUS_OK;
+    MEMO_ASSERT(memob_max(used_bytes, was_used) <= r->room_bytes); /* 5 */
     status = memob_probe_sweep(&arena->probe, behind, n, 0, &n_poisoned, error);
     if (!status && (n_poisoned < n || used_bytes < was_used))
         status =
@@ -4235,7 +4369,13 @@ MEMOI memo_status memoi_arena_look_at_all(memo_arena* arena, int is_over, memo_e
 }
 
 /* ---- >>arena creation ---------------------------------------------------------------------------
- * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
+ * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of what is
+ * requested when.
+ *
+ * 1. Events are in order, frees before mallocs of the same time, those of the body last.
+ * 2. A bought wait is two steps with one event, of which the record is due first.
+ * 3. Slots lie in the memory, at aligned addresses; `first` is the first slot at the address.
+ * 4. Regions follow each other, and their sum is what a checked arena takes. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     memo_status status;
@@ -4309,6 +4449,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
                 "requests is ambiguous; replay a plan made by memo_plan_from_trace",
                 (long long)(event[-1].index - n), (long long)(event->index - n),
                 (long long)event->key);
+        MEMO_ASSERT(i == 0 || memob_keyed_compare(event - 1, event) < 0); /* 1 */
+        MEMO_ASSERT(in_body || i == arena->body_event);                   /* 1 */
         arena->body_event += !in_body;
     }
     return MEMO_STATUS_OK;
@@ -4339,12 +4481,14 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
         memoi_step awaited = {place[requested], 1, streams[wait->to], NULL};
         status = memo_event_create_untimed(arena->device, &record.event, error);
         if (status) break;
+        MEMO_ASSERT(record.at <= awaited.at && record.at > 0); /* 2 */
         awaited.event = record.event;
         arena->steps[arena->n_steps++] = record;
         arena->steps[arena->n_steps++] = awaited;
     }
     if (arena->steps)
         qsort(arena->steps, (size_t)arena->n_steps, sizeof(memoi_step), memoi_arena_compare_steps);
+    MEMO_ASSERT(status || arena->n_steps == 2 * plan->n_waits); /* 2 */
     memob_arrays_free(&arrays);
     return status;
 }
@@ -4371,12 +4515,22 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
             if (status) return status;
         }
 
+        MEMO_ASSERT(arena->is_checked || /* 3 */
+                    plan->buffers[i].offset_bytes + slot->size_bytes <= arena->reserved_bytes);
+        MEMO_ASSERT(
+            !slot->size_bytes || /* 3 */
+            (uintptr_t)slot->address %
+                    (uintptr_t)memob_max(plan->alignment_bytes, plan->buffers[i].alignment_bytes) ==
+                0);
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
+        MEMO_ASSERT(slot->first < i && /* 3 */
+                    (slot->first < 0 || arena->slots[slot->first].address == slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
         if (!memob_map_put(&arena->addresses, memoi_arena_address_key(slot->address), i))
             return memob_no_memory(error, "an arena");
     }
+    MEMO_ASSERT(!arena->is_checked || at == arena->reserved_bytes); /* 4 */
     return MEMO_STATUS_OK;
 }
 
@@ -4502,7 +4656,14 @@ void memo_arena_destroy(memo_arena* arena) {
 
 /* ---- >>arena requests ---------------------------------------------------------------------------
  * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
- * were found. */
+ * were found.
+ *
+ * 1. A micro-batch begins with the blocks from before the body alone; its own come behind them.
+ * 2. The cursor is at an event or behind the last; inside a micro-batch at one of the body.
+ * 3. A slot is free when it is served; so are all slots that share bytes with it.
+ * 4. A request is served behind all steps that are due, its waits included.
+ * 5. What lives in a recorded trace when a micro-batch ends was requested before the first one.
+ * 6. The last of the trace's buffers is the block that was recorded last. */
 
 /* Is this a planned free that has not happened? */
 MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
@@ -4540,6 +4701,8 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
         if (!status) status = memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, error);
         if (status) return status;
     }
+    MEMO_ASSERT(arena->state == MEMOI_ARENA_BEFORE || /* 1 */
+                arena->blocks.n == arena->blocks.n_before_body);
     arena->dry_address_begin = arena->dry_address;
     arena->blocks.n_before_body = arena->blocks.n;
     arena->cursor = arena->body_event;
@@ -4552,6 +4715,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 /* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
+    MEMO_ASSERT(arena->cursor >= arena->body_event && arena->cursor <= arena->n_events); /* 2 */
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
     for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
@@ -4574,7 +4738,8 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
-        arena->trace = NULL; /* recorded */
+        MEMO_ASSERT(arena->trace->n_live <= arena->blocks.n_before_body); /* 5 */
+        arena->trace = NULL;                                              /* recorded */
     }
     memoi_arena_close(arena);
     return memoi_arena_look_at_all(arena, 0, error);
@@ -4627,11 +4792,13 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
     blocks->list[blocks->n++] = block;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
+    MEMO_ASSERT(blocks->n_before_body < blocks->n); /* 1 */
     if (arena->trace) {
         status = memo_trace_malloc(arena->trace, block.id, size_bytes,
                                    arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
                                                                       : MEMO_CLASS_TRANSIENT,
                                    stream, error);
+        MEMO_ASSERT(status || arena->trace->n_buffers == block.id + 1); /* 6 */
         if (status) memoi_arena_block_free(arena, blocks->n - 1, NULL);
     }
     arena->n_requests += !status;
@@ -4651,6 +4818,7 @@ MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_re
          arena->next_step++) {
         const memoi_step* step = &arena->steps[arena->next_step];
         memo_status status;
+        MEMO_ASSERT(arena->next_step == 0 || step[-1].at <= step->at); /* 4 */
         if (step->at > cursor || (step->is_wait && !is_requested)) break;
         status = step->is_wait ? memo_event_wait(arena->device, step->event, step->stream, error)
                                : memo_event_record(arena->device, step->event, step->stream, error);
@@ -4678,6 +4846,20 @@ MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int6
                           (long long)size_bytes, planned);
 }
 
+/* For the assertion: of the live slots, as many as share a byte with slot i.  Large plans are not
+ * looked at, since it looks at all slots. */
+MEMOI int64_t memoi_arena_n_sharing(const memo_arena* arena, int64_t i) {
+    const memoi_slot* slot = &arena->slots[i];
+    const int64_t n = arena->n_buffers <= 1000 ? arena->n_buffers : 0;
+    int64_t n_sharing = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const memoi_slot* other = &arena->slots[k];
+        n_sharing += other->is_live && other->address < slot->address + slot->size_bytes &&
+                     slot->address < other->address + other->size_bytes;
+    }
+    return n_sharing;
+}
+
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
@@ -4685,12 +4867,17 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     memoi_slot* slot;
     memo_status status = MEMO_STATUS_OK;
     arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    MEMO_ASSERT(arena->cursor <= arena->n_events); /* 2 */
     buffer = arena->events[arena->cursor].index - arena->n_buffers;
     if (arena->cursor >= end || buffer < 0 || size_bytes > arena->slots[buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
     if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
     if (status) return status;
+    MEMO_ASSERT(arena->state != MEMOI_ARENA_INSIDE || arena->next_step == arena->n_steps || /* 4 */
+                arena->steps[arena->next_step].at > arena->cursor);
     slot = &arena->slots[buffer];
+    MEMO_ASSERT(!slot->is_live);                            /* 3 */
+    MEMO_ASSERT(memoi_arena_n_sharing(arena, buffer) == 0); /* 3 */
     slot->is_live = 1;
     arena->slots[slot->first].holder = buffer;
     *address = slot->address;
@@ -4796,6 +4983,14 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
 /* ---- >>host device ------------------------------------------------------------------------------
  * Knows: threads, counters, the device table.  Knows nothing of traces, plans or swapping.
  *
+ * 1. Counters are even but for the sleepers' bit, and never go back.
+ * 2. A queue holds at most its capacity, and one more: the STOP of a stream that ends.
+ * 3. An event has a mark for each stream that recorded it; the latest one has a stream.
+ * 4. A wait ends after its record; the clock of a worker never goes back.
+ * 5. What is reused was destroyed before; what is stopped is live.
+ * 6. Bytes used of a memory are at least 0, at most its capacity and its peak.
+ * 7. A copy stays inside its rows.
+ *
  * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
  * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
@@ -4861,7 +5056,10 @@ MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_
 
 /* Releases, and wakes sleepers. */
 MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
-    memob_counter_wake(counter, __atomic_exchange_n(counter, value, __ATOMIC_RELEASE));
+    const uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
+    MEMO_ASSERT(!(value & 1));                               /* 1 */
+    MEMO_ASSERT(memob_counter_is_past(value, before & ~1u)); /* 1 */
+    memob_counter_wake(counter, before);
 }
 
 /* Acquires if it returns 1. */
@@ -5022,6 +5220,7 @@ typedef struct memoi_host_copy_args {
 
 /* Bytes [begin, end) of the rows laid end to end. */
 MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin, int64_t end) {
+    MEMO_ASSERT(begin >= 0 && end <= copy->row_bytes * copy->n_rows); /* 7 */
     while (begin < end) {
         int64_t row = begin / copy->row_bytes, column = begin % copy->row_bytes;
         int64_t n = memob_min(copy->row_bytes - column, end - begin);
@@ -5042,6 +5241,7 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         int32_t n_copies = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
         double rate = host->bytes_per_s[way] / n_copies;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
+        MEMO_ASSERT(n_copies > 0); /* this one at least */
         if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
         n = memob_min(n, total_bytes - done_bytes);
 
@@ -5094,6 +5294,7 @@ MEMOI void* memoi_host_worker(void* argument) {
         memoi_host_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
         stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
+        MEMO_ASSERT(op->kind <= MEMOI_HOST_WAIT);
 
         /* A record is completed even after a failure: other streams may wait for it. */
         if (op->kind == MEMOI_HOST_RECORD) {
@@ -5101,6 +5302,8 @@ MEMOI void* memoi_host_worker(void* argument) {
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (op->kind == MEMOI_HOST_WAIT) {
             memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+            MEMO_ASSERT(memob_counter_reached(memoi_host_counter(op->mark, op->target),
+                                              op->target)); /* 4 */
             stream->ready_ns =
                 memob_max(stream->ready_ns, __atomic_load_n(&op->mark->time_ns, __ATOMIC_RELAXED));
         } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
@@ -5111,6 +5314,7 @@ MEMOI void* memoi_host_worker(void* argument) {
                 memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s",
                                    stream->name,
                                    error.message[0] ? error.message : memo_status_name(status));
+            MEMO_ASSERT(stream->ready_ns >= begin_ns); /* 4 */
             if (stream->ready_ns == begin_ns) stream->ready_ns = memob_now_ns();
         }
 
@@ -5152,6 +5356,8 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
+    MEMO_ASSERT(stream->tail_position - stream->seen_head < capacity);          /* 2 */
+    MEMO_ASSERT(stream->tail_index >= 0 && stream->tail_index < stream->n_ops); /* 2 */
     *op = &stream->ops[stream->tail_index];
     (*op)->enqueued_ns = memob_now_ns();
     return MEMO_STATUS_OK;
@@ -5220,6 +5426,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
 
     memory->used_bytes += counted_bytes;
     memory->peak_bytes = memob_max(memory->peak_bytes, memory->used_bytes);
+    MEMO_ASSERT(!memory->capacity_bytes || memory->used_bytes <= memory->capacity_bytes); /* 6 */
     return MEMO_STATUS_OK;
 }
 
@@ -5233,6 +5440,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
                              memory->name, address);
     memob_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
+    MEMO_ASSERT(memory->used_bytes >= 0); /* 6 */
     free(address);
     return MEMO_STATUS_OK;
 }
@@ -5284,6 +5492,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         host->streams = stream;
     }
 
+    MEMO_ASSERT(!stream->made.is_live && stream->made.host == host); /* 5 */
+
     /* An empty queue.  Not zeroed: a queue never filled never touches its pages. */
     stream->n_ops = host->queue_operations + 1;
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
@@ -5307,6 +5517,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
 }
 
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
+    MEMO_ASSERT(stream->made.is_live);                      /* 5 */
     stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
     memoi_host_commit(stream);
 }
@@ -5351,6 +5562,7 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
         if (!event) return memob_no_memory(error, "an event");
         event->made.host = host;
     }
+    MEMO_ASSERT(!event->made.is_live && event->made.host == host); /* 5 */
     event->made.is_live = 1;
     event->latest = NULL;
     *handle = (memo_event)event;
@@ -5375,6 +5587,7 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
     memoi_host_mark* mark = &event->first_mark;
     while (mark->stream && mark->stream != stream && mark->next) mark = mark->next;
     if (mark->stream && mark->stream != stream) {
+        MEMO_ASSERT(!mark->next); /* 3 */
         mark->next = MEMOB_ARRAY(&event->made.host->arrays, memoi_host_mark, 1);
         mark = mark->next;
     }
@@ -5401,6 +5614,7 @@ MEMOI memo_status memoi_host_order(void* host, memoi_host_op_kind kind, memo_eve
         mark->enqueued += 2;
         event->latest = mark;
     }
+    MEMO_ASSERT(event->latest && event->latest->stream); /* 3 */
     op->kind = kind;
     op->mark = event->latest;
     op->target = event->latest->enqueued;
@@ -5643,7 +5857,12 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>spill file -------------------------------------------------------------------------------
- * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
+ * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers.
+ *
+ * 1. Addresses in the file and sizes of operations are multiples of MEMOB_SPILL_ALIGNMENT.
+ * 2. The parts of an operation follow each other and cover it; each begins at such a multiple.
+ * 3. A part that ended without an error has no bytes left.
+ * 4. The file's descriptor is not one of the standard streams'. */
 
 /* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
  * bypassed. */
@@ -5673,6 +5892,8 @@ MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file,
                                char* address, int64_t offset, int64_t n_bytes) {
     const memob_spill_op made = {
         {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+    MEMO_ASSERT(offset >= 0 && offset % MEMOB_SPILL_ALIGNMENT == 0);   /* 1 */
+    MEMO_ASSERT(n_bytes >= 0 && n_bytes % MEMOB_SPILL_ALIGNMENT == 0); /* 1 */
     *op = made;
 }
 
@@ -5769,9 +5990,11 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     while (begin < op->n_bytes) {
         const memoi_spill_part part = {op, begin, memob_min(part_bytes, op->n_bytes - begin),
                                        MEMO_ZERO(memo_error)};
+        MEMO_ASSERT(n < MEMOI_SPILL_THREADS && begin % MEMOB_SPILL_ALIGNMENT == 0); /* 2 */
         begin += part.n_bytes;
         parts[n++] = part;
     }
+    MEMO_ASSERT(begin == op->n_bytes); /* 2 */
 
     /* The first part, and any without a thread, on this thread. */
     for (k = n - 1; k >= 0; k--) {
@@ -5784,9 +6007,11 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     for (k = 1; k < n; k++)
         if (is_started[k]) pthread_join(threads[k], NULL);
 #endif
-    for (k = 0; k < n; k++)
+    for (k = 0; k < n; k++) {
+        MEMO_ASSERT(!parts[k].n_bytes == !parts[k].error.status); /* 3 */
         if (parts[k].error.status)
             return memo_error_set(error, parts[k].error.status, "%s", parts[k].error.message);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -5840,6 +6065,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
         return memoi_spill_error(file, "creating a file of", n_bytes, 0, strerror(errno), error);
+    MEMO_ASSERT(file->fd > STDERR_FILENO); /* 4 */
 
     /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
@@ -6061,7 +6287,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
  * 1. A layer's FORWARD of a slice comes before its BACKWARD, and that before its WEIGHTS.
  * 2. A layer has at most one UPDATE: behind its last BACKWARD or WEIGHTS (a pass, fused), or, if
  *    deferred, before its first FORWARD.  A deferred UPDATE uses the gradients of the list before.
- * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0. */
+ * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0.
+ * 4. Visits name layers, slices and micro-batches of the desc; there is room for all. */
 
 typedef enum memob_pass {
     MEMOB_FORWARD = 0,
@@ -6142,6 +6369,11 @@ MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
 MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
                           int32_t micro_batch, int32_t is_deferred) {
     const memob_visit visit = {pass, layer, slice, micro_batch, is_deferred};
+    MEMO_ASSERT(layer >= MEMOB_LAYER_FIRST &&
+                layer <= MEMOB_LAYER_LAST(list->desc.n_layers));               /* 4 */
+    MEMO_ASSERT(slice >= 0 && slice < list->desc.n_slices);                    /* 4 */
+    MEMO_ASSERT(micro_batch >= 0 && micro_batch < list->desc.n_micro_batches); /* 4 */
+    MEMO_ASSERT(!slice || (layer >= 0 && layer < list->desc.n_layers));        /* 3 */
     if (list->visits) list->visits[list->n_visits] = visit;
     list->n_visits++;
 }
@@ -6225,11 +6457,13 @@ MEMOI void memoi_list_place_updates(memob_list* list, const memob_visit* visits,
             *left = 0;
         }
         memoi_list_add(list, v->pass, v->layer, v->slice, v->micro_batch, 0);
+        MEMO_ASSERT(at != MEMOB_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
         if (at == MEMOB_UPDATE_FUSED && !is_forward && --*left == 0)
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 0);
     }
     for (int32_t l = -1; l <= n_layers && at == MEMOB_UPDATE_PASS; l++)
         if (n_left[l + 1]) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0, 0);
+    MEMO_ASSERT(list->n_visits <= n + n_layers + 2); /* 4 */
 }
 
 MEMOI void memob_list_free(memob_list* list) {
@@ -6293,7 +6527,9 @@ MEMOI memo_status memob_list_make(const memob_list_desc* desc, memob_list* list,
  *    the last part of a path to an operation is its stream's past or one of its waits, and both
  *    were added before.
  * 3. Cells and clocks stay over lists and abandoned steps.  memory is bounded: clocks of the latest
- *    operations of each stream only; a clock that was overwritten implies nothing. */
+ *    operations of each stream only; a clock that was overwritten implies nothing.
+ * 4. Cells and clocks name operations that were added; a kept clock of operation k names k.
+ * 5. A stream's clock never goes back, and no operation waits for its own stream. */
 
 /* The streams of a step.  Copies are on the two in the middle; FILE also runs updates on the
  * host. */
@@ -6346,6 +6582,7 @@ MEMOI void memob_waits_free(memob_waits* waits) {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
+    MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
     return k + waits->mask[stream] >= waits->n[stream]
                ? &waits->clocks[stream][k & waits->mask[stream]]
                : NULL;
@@ -6363,6 +6600,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
+        MEMO_ASSERT(touches[k] >= 0 && touches[k] >> 1 < waits->n_cells);
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
         for (s = 0; s < MEMOB_N_STREAMS; s++)
             if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
@@ -6372,11 +6610,13 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
 
     /* Drop what the stream's past implies, then what another wait implies. */
     if (number > 1) now = waits->clocks[stream][(number - 1) & waits->mask[stream]];
+    MEMO_ASSERT(now.of[stream] == number - 1); /* 4 */
     need.of[stream] = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
         if (!need.of[s]) continue;
         clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
+        MEMO_ASSERT(!clocks[s] || clocks[s]->of[s] == need.of[s]); /* 4 */
         n_needs++;
     }
     *wait = need;
@@ -6392,6 +6632,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
             if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
+    MEMO_ASSERT(now.of[stream] < number && !wait->of[stream]); /* 5 */
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;

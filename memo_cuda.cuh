@@ -242,7 +242,7 @@ MEMO_TRY memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
 #endif
 
 /* ---- >>cuda errors ------------------------------------------------------------------------------
- * Knows: how CUDA reports errors.  Knows nothing of devices and memory. */
+ * Knows: how CUDA reports errors, and ranges for profilers.  Knows nothing of a device's state. */
 
 /* Removes code from cudaGetLastError, where the failed call left it.  An error of another call
  * stays there. */
@@ -360,7 +360,11 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
 }
 
 /* ---- >>cuda state -------------------------------------------------------------------------------
- * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
+ * Knows: what a device owns, and the context that its calls need.  Knows nothing of what calls do.
+ *
+ * 1. Calls are made of a device that has its context.
+ * 2. Addresses are multiples of MEMOB_DEVICE_ALIGNMENT.
+ * 3. Bytes that are counted are at least 0, at most their peak. */
 
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
@@ -424,6 +428,7 @@ struct memoi_cuda_on {
     memo_status status;
     memoi_cuda_on(const memoi_cuda* device, memo_error* error) : cuda(device), before(NULL) {
         const memoi_cuda_driver* driver = &cuda->driver;
+        MEMO_ASSERT(cuda->context); /* 1 */
         status = MEMOI_CUDA_DRIVER(driver, get_current, cuCtxGetCurrent, (&before), error);
         if (status)
             before = cuda->context; /* nothing to restore */
@@ -466,6 +471,7 @@ MEMOI memo_status memoi_cuda_free(
     if (!address || on.status) return on.status;
     for (; (block = *list) != NULL; list = &block->next) {
         if (block->address != address) continue;
+        MEMO_ASSERT((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0); /* 2 */
         *list = block->next;
         return release(cuda, block, error);
     }
@@ -492,11 +498,18 @@ MEMOI memo_status memoi_cuda_check_request(memo_status status_when_full, const c
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
 MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_bytes) {
     *bytes += size_bytes;
+    MEMO_ASSERT(*bytes >= 0); /* 3 */
     if (*bytes > *peak_bytes) *peak_bytes = *bytes;
 }
 
 /* ---- >>pinned memory ----------------------------------------------------------------------------
- * Knows: pages, processors, control groups, registration.  Knows nothing of copies. */
+ * Knows: pages, processors, control groups, registration.  Knows nothing of copies, but that freed
+ * memory must not be under way.
+ *
+ * 1. Pinned memory is either CUDA's, with a base, or mapped and registered as whole huge pages.
+ * 2. Pieces follow each other from the block's address on and cover it; all are registered or none.
+ * 3. Threads touch each byte once: together no more than there are, and all unless one is refused.
+ * 4. n_cut_blocks counts the listed blocks of several pieces. */
 
 #define MEMOI_CUDA_HUGE_BYTES  ((int64_t)2 << 20)
 #define MEMOI_CUDA_TOUCH_BYTES ((int64_t)32 << 20) /* that a thread takes at a time */
@@ -531,6 +544,7 @@ MEMOI void* memoi_cuda_touch_run(void* argument) {
         if (begin >= touch->size_bytes || __atomic_load_n(&touch->is_refused, __ATOMIC_RELAXED))
             return NULL;
         if (end > touch->size_bytes) end = touch->size_bytes;
+        MEMO_ASSERT(begin >= 0 && begin < end); /* 3 */
         if (!memoi_cuda_touch_pages(touch->address + begin, end - begin)) {
             __atomic_store_n(&touch->is_refused, 1, __ATOMIC_RELAXED);
             return NULL;
@@ -753,6 +767,7 @@ MEMOI char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int witho
     if (before) munmap(address, before);
     address += before;
     if (slack > before) munmap(address + wanted, slack - before);
+    MEMO_ASSERT((uintptr_t)address % slack == 0 && wanted % slack == 0); /* 1 */
     *kind = MEMO_CUDA_HOST_PAGES;
 #ifdef MADV_HUGEPAGE
     if (!without_huge_pages && madvise(address, wanted, MADV_HUGEPAGE) == 0)
@@ -780,6 +795,7 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
 
 /* Ends the registration of the block's first n_bytes. */
 MEMOI void memoi_cuda_unregister(const memoi_cuda_block* block, int64_t n_bytes) {
+    MEMO_ASSERT(n_bytes >= 0 && n_bytes <= block->mapped_bytes); /* 2 */
     for (int64_t at = 0; at < n_bytes; at += MEMOI_CUDA_PIECE_BYTES)
         (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + at), NULL);
 }
@@ -795,6 +811,7 @@ MEMOI memo_status memoi_cuda_register(const memoi_cuda_block* block, memo_error*
                                   cudaHostRegisterPortable | cudaHostRegisterMapped),
                                  error);
     }
+    MEMO_ASSERT(status || at - block->mapped_bytes < MEMOI_CUDA_PIECE_BYTES); /* 2 */
     if (status) memoi_cuda_unregister(block, at - MEMOI_CUDA_PIECE_BYTES);
     return status;
 }
@@ -832,6 +849,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
         memoi_cuda_log(log, message);
     }
     for (int32_t k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
+    MEMO_ASSERT(touch.is_refused || touch.touched_bytes == touch.size_bytes); /* 3 */
 
     status = touch.is_refused
                  ? memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -904,6 +922,8 @@ MEMOI memo_status memoi_cuda_host_block(memoi_cuda* cuda, int64_t size_bytes, in
         MEMO_FREE(block);
         return status;
     }
+    MEMO_ASSERT(!block->base == (block->mapped_bytes > 0));               /* 1 */
+    MEMO_ASSERT(block->base || block->size_bytes <= block->mapped_bytes); /* 1 */
     block->next = cuda->host_blocks;
     cuda->host_blocks = *result = block;
     cuda->n_cut_blocks += block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
@@ -961,6 +981,7 @@ MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* bl
         memoi_cuda_unregister(block, block->mapped_bytes);
         munmap(block->address, (size_t)block->mapped_bytes);
         cuda->n_cut_blocks -= block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
+        MEMO_ASSERT(cuda->n_cut_blocks >= 0); /* 4 */
     }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);
@@ -975,7 +996,10 @@ MEMOI memo_status memoi_cuda_host_free(void* context, void* address, memo_error*
 
 /* ---- >>phantom memory ---------------------------------------------------------------------------
  * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses.
- * Memory of a chunk as large as its addresses is not phantom: other processes may map it. */
+ * Memory of a chunk as large as its addresses is not phantom: other processes may map it.
+ *
+ * 1. A chunk is whole pages, and the addresses are whole chunks.
+ * 2. Each chunk of the addresses is mapped once. */
 
 struct memoi_cuda_phantom {
     const memoi_cuda* cuda;
@@ -1051,6 +1075,7 @@ MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t siz
                                    (&phantom->chunk, (size_t)whole_bytes, &phantom->properties, 0),
                                    error);
         if (!status) phantom->chunk_bytes = whole_bytes;
+        MEMO_ASSERT(phantom->chunk_bytes % phantom->page_bytes == 0); /* 1 */
         if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY || is_chosen || chunk_bytes <= least_bytes)
             return status;
         chunk_bytes /= 2;
@@ -1065,6 +1090,7 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
     CUdeviceptr at;
     memo_status status;
     phantom->size_bytes = n_chunks * phantom->chunk_bytes;
+    MEMO_ASSERT(phantom->size_bytes >= size_bytes); /* 1 */
     status = MEMOI_CUDA_DRIVER(driver, reserve, cuMemAddressReserve,
                                (&phantom->address, (size_t)phantom->size_bytes, 0, 0, 0), error);
     for (at = phantom->address; phantom->n_mapped < n_chunks && !status;
@@ -1073,6 +1099,7 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
                                    (at, (size_t)phantom->chunk_bytes, 0, phantom->chunk, 0), error);
         if (!status) phantom->n_mapped++;
     }
+    MEMO_ASSERT(status || at == phantom->address + (CUdeviceptr)phantom->size_bytes); /* 2 */
     memset(&access, 0, sizeof access);
     access.location = phantom->properties.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -1100,7 +1127,11 @@ MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes, 
 }
 
 /* ---- >>device table -----------------------------------------------------------------------------
- * Knows: the table of memo.h, a CUDA call per function.  Knows nothing of plans or layers. */
+ * Knows: the table of memo.h, a CUDA call per function.  Knows nothing of plans or layers.
+ *
+ * 1. Blocks of phantom memory are in the order of their addresses, and none shares a byte.
+ * 2. No copy crosses the end of a piece of pinned memory, and the parts of a copy cover it.
+ * 3. Rows of one call lie in one another's strides. */
 
 /* --- device memory --- */
 
@@ -1173,6 +1204,8 @@ MEMOI memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* bl
                               "phantom memory: no gap is large enough (%lld bytes requested); "
                               "raise memo_cuda_device_desc.phantom_bytes above %lld",
                               (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+    MEMO_ASSERT(!*list || at + needed <= (*list)->address); /* 1 */
+    MEMO_ASSERT(at + needed <= end);                        /* 1 */
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;
@@ -1396,6 +1429,8 @@ MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind
                                           const char* from, int64_t from_stride_bytes,
                                           int64_t row_bytes, int64_t n_rows, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    MEMO_ASSERT(row_bytes > 0 && n_rows > 0);
+    MEMO_ASSERT(n_rows == 1 || memob_min(to_stride_bytes, from_stride_bytes) >= row_bytes); /* 3 */
     if (n_rows > 1 && (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
         (size_t)from_stride_bytes <= cuda->max_pitch_bytes)
         return MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
@@ -1435,6 +1470,8 @@ MEMOI memo_status memoi_cuda_copy_pieces(const memoi_cuda* cuda, memo_copy_kind 
         int64_t n = 1; /* rows that end in this piece, or a row that does not */
         if (n_rows > 1 && left >= row_bytes)
             n = memob_min((left - row_bytes) / stride_bytes + 1, n_rows);
+        MEMO_ASSERT(left > 0 && n > 0 && n <= n_rows);                            /* 2 */
+        MEMO_ASSERT((n - 1) * stride_bytes <= left - memob_min(row_bytes, left)); /* 2 */
 
         status = memoi_cuda_copy_strided(cuda, kind, stream, to, to_stride_bytes, from,
                                          from_stride_bytes, memob_min(row_bytes, left), n, error);
@@ -1508,6 +1545,11 @@ MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
 /* ---- >>host functions ---------------------------------------------------------------------------
  * Knows: a queue, a worker thread and words of pinned memory.  Knows nothing of what functions do.
  *
+ * 1. The queue has a first lane if and only if it has a last one, behind which there is none.
+ * 2. A lane is in the queue at most once: its word is 0 from then until its function has run.
+ * 3. Each lane has a word of its own, if the device has a worker.
+ * 4. When the worker has ended, no lane waits for it.
+ *
  * cudaLaunchHostFunc calls everything on one thread, which the proxy work of NCCL in graphs needs
  * too.  A read of gigabytes there would hold up all streams.  So it only hands the function to this
  * device's worker, and the stream waits for a word that the worker sets:
@@ -1551,6 +1593,8 @@ MEMOI void CUDART_CB memoi_cuda_on_stream(void* argument) {
     __atomic_store_n(lane->word, 0, __ATOMIC_SEQ_CST);
     lane->next = NULL;
     pthread_mutex_lock(&cuda->mutex);
+    MEMO_ASSERT(!cuda->first == !cuda->last);                              /* 1 */
+    MEMO_ASSERT(!cuda->last || (cuda->last != lane && !cuda->last->next)); /* 1, 2 */
     if (cuda->last)
         cuda->last->next = lane;
     else
@@ -1574,6 +1618,7 @@ MEMOI void* memoi_cuda_worker(void* argument) {
         if (!cuda->first) cuda->last = NULL;
         pthread_mutex_unlock(&cuda->mutex);
         memoi_cuda_run_call(cuda, lane->call);
+        MEMO_ASSERT(__atomic_load_n(lane->word, __ATOMIC_SEQ_CST) == 0); /* 2 */
         __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
         pthread_mutex_lock(&cuda->mutex);
     }
@@ -1614,6 +1659,8 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
     lane->cuda = cuda;
     lane->call = call;
     if (cuda->has_worker) lane->word = &cuda->words[--cuda->n_words];
+    MEMO_ASSERT(cuda->n_words >= 0 && !lane->word == !cuda->has_worker);         /* 3 */
+    MEMO_ASSERT(!cuda->lanes || !lane->word || lane->word != cuda->lanes->word); /* 3 */
     lane->next_all = cuda->lanes;
     cuda->lanes = lane;
     call->device = lane;
@@ -1663,6 +1710,7 @@ MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
     pthread_cond_signal(&cuda->has_work);
     pthread_mutex_unlock(&cuda->mutex);
     if (cuda->is_worker_started) pthread_join(cuda->worker, NULL);
+    MEMO_ASSERT(!cuda->first); /* 4 */
     while ((lane = cuda->lanes) != NULL) {
         cuda->lanes = lane->next_all;
         MEMO_FREE(lane);
@@ -1859,7 +1907,10 @@ MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
- * runs on it. */
+ * runs on it.
+ *
+ * 1. A device that ends has given back all device memory that it counted, and all pinned memory but
+ *    the kept. */
 
 const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
     static const char* const names[] = {"none", "huge pages of the pool, registered",
@@ -1998,6 +2049,7 @@ MEMOI void memoi_cuda_release_host_blocks(memoi_cuda* cuda) {
         kept_bytes += block->mapped_bytes;
         MEMO_FREE(block);
     }
+    MEMO_ASSERT(kept_bytes || cuda->stats.host_bytes == 0); /* 1 */
     if (!kept_bytes) return;
     snprintf(message, sizeof message,
              "pinned memory: %s stay mapped, because the device could not be waited for",
@@ -2018,6 +2070,7 @@ void memo_cuda_device_destroy(memo_device* device) {
             cuda->device_blocks = block->next;
             (void)memoi_cuda_release_device(cuda, block, NULL);
         }
+        MEMO_ASSERT(cuda->stats.device_bytes == 0); /* 1 */
         memoi_cuda_release_host_blocks(cuda);
         memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);

@@ -1,7 +1,11 @@
 #pragma once
 #include "cuda/phantom.h"
 /* ---- >>device table -----------------------------------------------------------------------------
- * Knows: the table of memo.h, a CUDA call per function.  Knows nothing of plans or layers. */
+ * Knows: the table of memo.h, a CUDA call per function.  Knows nothing of plans or layers.
+ *
+ * 1. Blocks of phantom memory are in the order of their addresses, and none shares a byte.
+ * 2. No copy crosses the end of a piece of pinned memory, and the parts of a copy cover it.
+ * 3. Rows of one call lie in one another's strides. */
 
 /* --- device memory --- */
 
@@ -74,6 +78,8 @@ MEMOI memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* bl
                               "phantom memory: no gap is large enough (%lld bytes requested); "
                               "raise memo_cuda_device_desc.phantom_bytes above %lld",
                               (long long)block->size_bytes, (long long)cuda->desc.phantom_bytes);
+    MEMO_ASSERT(!*list || at + needed <= (*list)->address); /* 1 */
+    MEMO_ASSERT(at + needed <= end);                        /* 1 */
     block->address = at;
     block->mapped_bytes = needed;
     *place = list;
@@ -297,6 +303,8 @@ MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind
                                           const char* from, int64_t from_stride_bytes,
                                           int64_t row_bytes, int64_t n_rows, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    MEMO_ASSERT(row_bytes > 0 && n_rows > 0);
+    MEMO_ASSERT(n_rows == 1 || memob_min(to_stride_bytes, from_stride_bytes) >= row_bytes); /* 3 */
     if (n_rows > 1 && (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
         (size_t)from_stride_bytes <= cuda->max_pitch_bytes)
         return MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
@@ -336,6 +344,8 @@ MEMOI memo_status memoi_cuda_copy_pieces(const memoi_cuda* cuda, memo_copy_kind 
         int64_t n = 1; /* rows that end in this piece, or a row that does not */
         if (n_rows > 1 && left >= row_bytes)
             n = memob_min((left - row_bytes) / stride_bytes + 1, n_rows);
+        MEMO_ASSERT(left > 0 && n > 0 && n <= n_rows);                            /* 2 */
+        MEMO_ASSERT((n - 1) * stride_bytes <= left - memob_min(row_bytes, left)); /* 2 */
 
         status = memoi_cuda_copy_strided(cuda, kind, stream, to, to_stride_bytes, from,
                                          from_stride_bytes, memob_min(row_bytes, left), n, error);

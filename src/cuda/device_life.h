@@ -3,7 +3,10 @@
 #include "cuda/host_functions.h"
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
- * runs on it. */
+ * runs on it.
+ *
+ * 1. A device that ends has given back all device memory that it counted, and all pinned memory but
+ *    the kept. */
 
 const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
     static const char* const names[] = {"none", "huge pages of the pool, registered",
@@ -142,6 +145,7 @@ MEMOI void memoi_cuda_release_host_blocks(memoi_cuda* cuda) {
         kept_bytes += block->mapped_bytes;
         MEMO_FREE(block);
     }
+    MEMO_ASSERT(kept_bytes || cuda->stats.host_bytes == 0); /* 1 */
     if (!kept_bytes) return;
     snprintf(message, sizeof message,
              "pinned memory: %s stay mapped, because the device could not be waited for",
@@ -162,6 +166,7 @@ void memo_cuda_device_destroy(memo_device* device) {
             cuda->device_blocks = block->next;
             (void)memoi_cuda_release_device(cuda, block, NULL);
         }
+        MEMO_ASSERT(cuda->stats.device_bytes == 0); /* 1 */
         memoi_cuda_release_host_blocks(cuda);
         memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);

@@ -1,7 +1,7 @@
 #pragma once
 #include "memo/text.h"
 /* ---- >>cuda errors ------------------------------------------------------------------------------
- * Knows: how CUDA reports errors.  Knows nothing of devices and memory. */
+ * Knows: how CUDA reports errors, and ranges for profilers.  Knows nothing of a device's state. */
 
 /* Removes code from cudaGetLastError, where the failed call left it.  An error of another call
  * stays there. */

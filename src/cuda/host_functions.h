@@ -3,6 +3,11 @@
 /* ---- >>host functions ---------------------------------------------------------------------------
  * Knows: a queue, a worker thread and words of pinned memory.  Knows nothing of what functions do.
  *
+ * 1. The queue has a first lane if and only if it has a last one, behind which there is none.
+ * 2. A lane is in the queue at most once: its word is 0 from then until its function has run.
+ * 3. Each lane has a word of its own, if the device has a worker.
+ * 4. When the worker has ended, no lane waits for it.
+ *
  * cudaLaunchHostFunc calls everything on one thread, which the proxy work of NCCL in graphs needs
  * too.  A read of gigabytes there would hold up all streams.  So it only hands the function to this
  * device's worker, and the stream waits for a word that the worker sets:
@@ -46,6 +51,8 @@ MEMOI void CUDART_CB memoi_cuda_on_stream(void* argument) {
     __atomic_store_n(lane->word, 0, __ATOMIC_SEQ_CST);
     lane->next = NULL;
     pthread_mutex_lock(&cuda->mutex);
+    MEMO_ASSERT(!cuda->first == !cuda->last);                              /* 1 */
+    MEMO_ASSERT(!cuda->last || (cuda->last != lane && !cuda->last->next)); /* 1, 2 */
     if (cuda->last)
         cuda->last->next = lane;
     else
@@ -69,6 +76,7 @@ MEMOI void* memoi_cuda_worker(void* argument) {
         if (!cuda->first) cuda->last = NULL;
         pthread_mutex_unlock(&cuda->mutex);
         memoi_cuda_run_call(cuda, lane->call);
+        MEMO_ASSERT(__atomic_load_n(lane->word, __ATOMIC_SEQ_CST) == 0); /* 2 */
         __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
         pthread_mutex_lock(&cuda->mutex);
     }
@@ -109,6 +117,8 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
     lane->cuda = cuda;
     lane->call = call;
     if (cuda->has_worker) lane->word = &cuda->words[--cuda->n_words];
+    MEMO_ASSERT(cuda->n_words >= 0 && !lane->word == !cuda->has_worker);         /* 3 */
+    MEMO_ASSERT(!cuda->lanes || !lane->word || lane->word != cuda->lanes->word); /* 3 */
     lane->next_all = cuda->lanes;
     cuda->lanes = lane;
     call->device = lane;
@@ -158,6 +168,7 @@ MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
     pthread_cond_signal(&cuda->has_work);
     pthread_mutex_unlock(&cuda->mutex);
     if (cuda->is_worker_started) pthread_join(cuda->worker, NULL);
+    MEMO_ASSERT(!cuda->first); /* 4 */
     while ((lane = cuda->lanes) != NULL) {
         cuda->lanes = lane->next_all;
         MEMO_FREE(lane);

@@ -2,7 +2,10 @@
 #include "cuda/state.h"
 /* ---- >>phantom memory ---------------------------------------------------------------------------
  * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses.
- * Memory of a chunk as large as its addresses is not phantom: other processes may map it. */
+ * Memory of a chunk as large as its addresses is not phantom: other processes may map it.
+ *
+ * 1. A chunk is whole pages, and the addresses are whole chunks.
+ * 2. Each chunk of the addresses is mapped once. */
 
 struct memoi_cuda_phantom {
     const memoi_cuda* cuda;
@@ -78,6 +81,7 @@ MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t siz
                                    (&phantom->chunk, (size_t)whole_bytes, &phantom->properties, 0),
                                    error);
         if (!status) phantom->chunk_bytes = whole_bytes;
+        MEMO_ASSERT(phantom->chunk_bytes % phantom->page_bytes == 0); /* 1 */
         if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY || is_chosen || chunk_bytes <= least_bytes)
             return status;
         chunk_bytes /= 2;
@@ -92,6 +96,7 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
     CUdeviceptr at;
     memo_status status;
     phantom->size_bytes = n_chunks * phantom->chunk_bytes;
+    MEMO_ASSERT(phantom->size_bytes >= size_bytes); /* 1 */
     status = MEMOI_CUDA_DRIVER(driver, reserve, cuMemAddressReserve,
                                (&phantom->address, (size_t)phantom->size_bytes, 0, 0, 0), error);
     for (at = phantom->address; phantom->n_mapped < n_chunks && !status;
@@ -100,6 +105,7 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
                                    (at, (size_t)phantom->chunk_bytes, 0, phantom->chunk, 0), error);
         if (!status) phantom->n_mapped++;
     }
+    MEMO_ASSERT(status || at == phantom->address + (CUdeviceptr)phantom->size_bytes); /* 2 */
     memset(&access, 0, sizeof access);
     access.location = phantom->properties.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -1,7 +1,13 @@
 #pragma once
 #include "cuda/state.h"
 /* ---- >>pinned memory ----------------------------------------------------------------------------
- * Knows: pages, processors, control groups, registration.  Knows nothing of copies. */
+ * Knows: pages, processors, control groups, registration.  Knows nothing of copies, but that freed
+ * memory must not be under way.
+ *
+ * 1. Pinned memory is either CUDA's, with a base, or mapped and registered as whole huge pages.
+ * 2. Pieces follow each other from the block's address on and cover it; all are registered or none.
+ * 3. Threads touch each byte once: together no more than there are, and all unless one is refused.
+ * 4. n_cut_blocks counts the listed blocks of several pieces. */
 
 #define MEMOI_CUDA_HUGE_BYTES  ((int64_t)2 << 20)
 #define MEMOI_CUDA_TOUCH_BYTES ((int64_t)32 << 20) /* that a thread takes at a time */
@@ -36,6 +42,7 @@ MEMOI void* memoi_cuda_touch_run(void* argument) {
         if (begin >= touch->size_bytes || __atomic_load_n(&touch->is_refused, __ATOMIC_RELAXED))
             return NULL;
         if (end > touch->size_bytes) end = touch->size_bytes;
+        MEMO_ASSERT(begin >= 0 && begin < end); /* 3 */
         if (!memoi_cuda_touch_pages(touch->address + begin, end - begin)) {
             __atomic_store_n(&touch->is_refused, 1, __ATOMIC_RELAXED);
             return NULL;
@@ -258,6 +265,7 @@ MEMOI char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int witho
     if (before) munmap(address, before);
     address += before;
     if (slack > before) munmap(address + wanted, slack - before);
+    MEMO_ASSERT((uintptr_t)address % slack == 0 && wanted % slack == 0); /* 1 */
     *kind = MEMO_CUDA_HOST_PAGES;
 #ifdef MADV_HUGEPAGE
     if (!without_huge_pages && madvise(address, wanted, MADV_HUGEPAGE) == 0)
@@ -285,6 +293,7 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
 
 /* Ends the registration of the block's first n_bytes. */
 MEMOI void memoi_cuda_unregister(const memoi_cuda_block* block, int64_t n_bytes) {
+    MEMO_ASSERT(n_bytes >= 0 && n_bytes <= block->mapped_bytes); /* 2 */
     for (int64_t at = 0; at < n_bytes; at += MEMOI_CUDA_PIECE_BYTES)
         (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + at), NULL);
 }
@@ -300,6 +309,7 @@ MEMOI memo_status memoi_cuda_register(const memoi_cuda_block* block, memo_error*
                                   cudaHostRegisterPortable | cudaHostRegisterMapped),
                                  error);
     }
+    MEMO_ASSERT(status || at - block->mapped_bytes < MEMOI_CUDA_PIECE_BYTES); /* 2 */
     if (status) memoi_cuda_unregister(block, at - MEMOI_CUDA_PIECE_BYTES);
     return status;
 }
@@ -337,6 +347,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
         memoi_cuda_log(log, message);
     }
     for (int32_t k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
+    MEMO_ASSERT(touch.is_refused || touch.touched_bytes == touch.size_bytes); /* 3 */
 
     status = touch.is_refused
                  ? memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -409,6 +420,8 @@ MEMOI memo_status memoi_cuda_host_block(memoi_cuda* cuda, int64_t size_bytes, in
         MEMO_FREE(block);
         return status;
     }
+    MEMO_ASSERT(!block->base == (block->mapped_bytes > 0));               /* 1 */
+    MEMO_ASSERT(block->base || block->size_bytes <= block->mapped_bytes); /* 1 */
     block->next = cuda->host_blocks;
     cuda->host_blocks = *result = block;
     cuda->n_cut_blocks += block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
@@ -466,6 +479,7 @@ MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* bl
         memoi_cuda_unregister(block, block->mapped_bytes);
         munmap(block->address, (size_t)block->mapped_bytes);
         cuda->n_cut_blocks -= block->mapped_bytes > MEMOI_CUDA_PIECE_BYTES;
+        MEMO_ASSERT(cuda->n_cut_blocks >= 0); /* 4 */
     }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);

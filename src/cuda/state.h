@@ -1,7 +1,11 @@
 #pragma once
 #include "cuda/driver.h"
 /* ---- >>cuda state -------------------------------------------------------------------------------
- * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
+ * Knows: what a device owns, and the context that its calls need.  Knows nothing of what calls do.
+ *
+ * 1. Calls are made of a device that has its context.
+ * 2. Addresses are multiples of MEMOB_DEVICE_ALIGNMENT.
+ * 3. Bytes that are counted are at least 0, at most their peak. */
 
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
 #define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
@@ -65,6 +69,7 @@ struct memoi_cuda_on {
     memo_status status;
     memoi_cuda_on(const memoi_cuda* device, memo_error* error) : cuda(device), before(NULL) {
         const memoi_cuda_driver* driver = &cuda->driver;
+        MEMO_ASSERT(cuda->context); /* 1 */
         status = MEMOI_CUDA_DRIVER(driver, get_current, cuCtxGetCurrent, (&before), error);
         if (status)
             before = cuda->context; /* nothing to restore */
@@ -107,6 +112,7 @@ MEMOI memo_status memoi_cuda_free(
     if (!address || on.status) return on.status;
     for (; (block = *list) != NULL; list = &block->next) {
         if (block->address != address) continue;
+        MEMO_ASSERT((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0); /* 2 */
         *list = block->next;
         return release(cuda, block, error);
     }
@@ -133,5 +139,6 @@ MEMOI memo_status memoi_cuda_check_request(memo_status status_when_full, const c
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
 MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_bytes) {
     *bytes += size_bytes;
+    MEMO_ASSERT(*bytes >= 0); /* 3 */
     if (*bytes > *peak_bytes) *peak_bytes = *bytes;
 }

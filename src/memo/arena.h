@@ -3,7 +3,14 @@
 #include "memo/text.h"
 /* ---- >>arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
- * was found; streams are only written down. */
+ * was found; streams are only written down.
+ *
+ * 1. The index of blocks has the live ones alone, by address.
+ * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.
+ * 3. In recording, a live block has its memory from the device.
+ * 4. Addresses of a dry run are multiples of MEMOB_DEVICE_ALIGNMENT, a micro-batch's behind those
+ *    that live on.
+ * 5. The used bytes of a region lie in its room, which is at least as large as its request. */
 
 /* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
@@ -100,6 +107,7 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
                           (int64_t)((uintptr_t)arena->memory % MEMOB_DEVICE_ALIGNMENT);
     if (arena->memory && size_bytes <= arena->memory_bytes - begin) {
         *address = arena->memory + begin;
+        MEMO_ASSERT((uintptr_t)*address % MEMOB_DEVICE_ALIGNMENT == 0); /* 4 */
         return MEMO_STATUS_OK;
     }
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
@@ -107,6 +115,8 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
                               "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
     *address = (void*)(uintptr_t)arena->dry_address;
+    MEMO_ASSERT(arena->dry_address % MEMOB_DEVICE_ALIGNMENT == 0); /* 4 */
+    MEMO_ASSERT(arena->dry_address >= arena->dry_address_begin);   /* 4 */
     arena->dry_address += bytes;
     return MEMO_STATUS_OK;
 }
@@ -116,14 +126,18 @@ MEMOI void memoi_arena_block_end(memo_arena* arena, int64_t i) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block = &blocks->list[i];
     if (!block->address) return;
+    MEMO_ASSERT(memob_map_get(&blocks->index, memoi_arena_address_key(block->address)) ==
+                i); /* 1 */
     memob_map_remove(&blocks->index, memoi_arena_address_key(block->address));
     blocks->live_bytes -= block->size_bytes;
+    MEMO_ASSERT(blocks->live_bytes >= 0); /* 2 */
     block->address = NULL;
 }
 
 MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
     memoi_block* block = &arena->blocks.list[i];
     void* taken = block->taken;
+    MEMO_ASSERT(!arena->device || taken || !block->address); /* 3 */
     memoi_arena_block_end(arena, i);
     block->taken = NULL;
     if (arena->is_checked) arena->regions[i].room_bytes = 0;
@@ -138,6 +152,7 @@ MEMOI memo_status memoi_arena_blocks_drop(memo_arena* arena, int64_t n, memo_err
             memoi_arena_block_free(arena, --arena->blocks.n, status ? NULL : error);
         if (!status) status = s;
     }
+    MEMO_ASSERT(arena->blocks.n > 0 || arena->blocks.live_bytes == 0); /* 2 */
     return status;
 }
 
@@ -161,6 +176,7 @@ MEMOI memo_status memoi_arena_look(memo_arena* arena, int64_t i, int64_t used_by
     int64_t n_poisoned = n;
     memo_status status;
     if (!r->room_bytes) return MEMO_STATUS_OK;
+    MEMO_ASSERT(memob_max(used_bytes, was_used) <= r->room_bytes); /* 5 */
     status = memob_probe_sweep(&arena->probe, behind, n, 0, &n_poisoned, error);
     if (!status && (n_poisoned < n || used_bytes < was_used))
         status =

@@ -2,7 +2,13 @@
 #include "memo/plan_validation.h"
 #include "memo/arena.h"
 /* ---- >>arena creation ---------------------------------------------------------------------------
- * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
+ * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of what is
+ * requested when.
+ *
+ * 1. Events are in order, frees before mallocs of the same time, those of the body last.
+ * 2. A bought wait is two steps with one event, of which the record is due first.
+ * 3. Slots lie in the memory, at aligned addresses; `first` is the first slot at the address.
+ * 4. Regions follow each other, and their sum is what a checked arena takes. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     memo_status status;
@@ -76,6 +82,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
                 "requests is ambiguous; replay a plan made by memo_plan_from_trace",
                 (long long)(event[-1].index - n), (long long)(event->index - n),
                 (long long)event->key);
+        MEMO_ASSERT(i == 0 || memob_keyed_compare(event - 1, event) < 0); /* 1 */
+        MEMO_ASSERT(in_body || i == arena->body_event);                   /* 1 */
         arena->body_event += !in_body;
     }
     return MEMO_STATUS_OK;
@@ -106,12 +114,14 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
         memoi_step awaited = {place[requested], 1, streams[wait->to], NULL};
         status = memo_event_create_untimed(arena->device, &record.event, error);
         if (status) break;
+        MEMO_ASSERT(record.at <= awaited.at && record.at > 0); /* 2 */
         awaited.event = record.event;
         arena->steps[arena->n_steps++] = record;
         arena->steps[arena->n_steps++] = awaited;
     }
     if (arena->steps)
         qsort(arena->steps, (size_t)arena->n_steps, sizeof(memoi_step), memoi_arena_compare_steps);
+    MEMO_ASSERT(status || arena->n_steps == 2 * plan->n_waits); /* 2 */
     memob_arrays_free(&arrays);
     return status;
 }
@@ -138,12 +148,22 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
             if (status) return status;
         }
 
+        MEMO_ASSERT(arena->is_checked || /* 3 */
+                    plan->buffers[i].offset_bytes + slot->size_bytes <= arena->reserved_bytes);
+        MEMO_ASSERT(
+            !slot->size_bytes || /* 3 */
+            (uintptr_t)slot->address %
+                    (uintptr_t)memob_max(plan->alignment_bytes, plan->buffers[i].alignment_bytes) ==
+                0);
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
+        MEMO_ASSERT(slot->first < i && /* 3 */
+                    (slot->first < 0 || arena->slots[slot->first].address == slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
         if (!memob_map_put(&arena->addresses, memoi_arena_address_key(slot->address), i))
             return memob_no_memory(error, "an arena");
     }
+    MEMO_ASSERT(!arena->is_checked || at == arena->reserved_bytes); /* 4 */
     return MEMO_STATUS_OK;
 }
 

@@ -3,7 +3,14 @@
 #include "memo/arena.h"
 /* ---- >>arena requests ---------------------------------------------------------------------------
  * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
- * were found. */
+ * were found.
+ *
+ * 1. A micro-batch begins with the blocks from before the body alone; its own come behind them.
+ * 2. The cursor is at an event or behind the last; inside a micro-batch at one of the body.
+ * 3. A slot is free when it is served; so are all slots that share bytes with it.
+ * 4. A request is served behind all steps that are due, its waits included.
+ * 5. What lives in a recorded trace when a micro-batch ends was requested before the first one.
+ * 6. The last of the trace's buffers is the block that was recorded last. */
 
 /* Is this a planned free that has not happened? */
 MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
@@ -41,6 +48,8 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
         if (!status) status = memoi_arena_blocks_drop(arena, arena->blocks.n_before_body, error);
         if (status) return status;
     }
+    MEMO_ASSERT(arena->state == MEMOI_ARENA_BEFORE || /* 1 */
+                arena->blocks.n == arena->blocks.n_before_body);
     arena->dry_address_begin = arena->dry_address;
     arena->blocks.n_before_body = arena->blocks.n;
     arena->cursor = arena->body_event;
@@ -53,6 +62,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 /* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
+    MEMO_ASSERT(arena->cursor >= arena->body_event && arena->cursor <= arena->n_events); /* 2 */
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
     for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
@@ -75,7 +85,8 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
-        arena->trace = NULL; /* recorded */
+        MEMO_ASSERT(arena->trace->n_live <= arena->blocks.n_before_body); /* 5 */
+        arena->trace = NULL;                                              /* recorded */
     }
     memoi_arena_close(arena);
     return memoi_arena_look_at_all(arena, 0, error);
@@ -128,11 +139,13 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
     blocks->list[blocks->n++] = block;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
+    MEMO_ASSERT(blocks->n_before_body < blocks->n); /* 1 */
     if (arena->trace) {
         status = memo_trace_malloc(arena->trace, block.id, size_bytes,
                                    arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
                                                                       : MEMO_CLASS_TRANSIENT,
                                    stream, error);
+        MEMO_ASSERT(status || arena->trace->n_buffers == block.id + 1); /* 6 */
         if (status) memoi_arena_block_free(arena, blocks->n - 1, NULL);
     }
     arena->n_requests += !status;
@@ -152,6 +165,7 @@ MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_re
          arena->next_step++) {
         const memoi_step* step = &arena->steps[arena->next_step];
         memo_status status;
+        MEMO_ASSERT(arena->next_step == 0 || step[-1].at <= step->at); /* 4 */
         if (step->at > cursor || (step->is_wait && !is_requested)) break;
         status = step->is_wait ? memo_event_wait(arena->device, step->event, step->stream, error)
                                : memo_event_record(arena->device, step->event, step->stream, error);
@@ -179,6 +193,20 @@ MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int6
                           (long long)size_bytes, planned);
 }
 
+/* For the assertion: of the live slots, as many as share a byte with slot i.  Large plans are not
+ * looked at, since it looks at all slots. */
+MEMOI int64_t memoi_arena_n_sharing(const memo_arena* arena, int64_t i) {
+    const memoi_slot* slot = &arena->slots[i];
+    const int64_t n = arena->n_buffers <= 1000 ? arena->n_buffers : 0;
+    int64_t n_sharing = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const memoi_slot* other = &arena->slots[k];
+        n_sharing += other->is_live && other->address < slot->address + slot->size_bytes &&
+                     slot->address < other->address + other->size_bytes;
+    }
+    return n_sharing;
+}
+
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
@@ -186,12 +214,17 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     memoi_slot* slot;
     memo_status status = MEMO_STATUS_OK;
     arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    MEMO_ASSERT(arena->cursor <= arena->n_events); /* 2 */
     buffer = arena->events[arena->cursor].index - arena->n_buffers;
     if (arena->cursor >= end || buffer < 0 || size_bytes > arena->slots[buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
     if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
     if (status) return status;
+    MEMO_ASSERT(arena->state != MEMOI_ARENA_INSIDE || arena->next_step == arena->n_steps || /* 4 */
+                arena->steps[arena->next_step].at > arena->cursor);
     slot = &arena->slots[buffer];
+    MEMO_ASSERT(!slot->is_live);                            /* 3 */
+    MEMO_ASSERT(memoi_arena_n_sharing(arena, buffer) == 0); /* 3 */
     slot->is_live = 1;
     arena->slots[slot->first].holder = buffer;
     *address = slot->address;

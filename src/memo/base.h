@@ -1,8 +1,15 @@
 #pragma once
 #include "memo/error.h"
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
- * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
+ * Knows: numbers, arrays, a hash map, sorting, the clock, how threads begin and fail.  Knows
+ * nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled in
+ * another file.
+ *
+ * 1. An array without memory has no elements.
+ * 2. A map is at most half full of keys, removed ones included, so that each search ends.
+ * 3. A value of a map is 0 or above; -1 and -2 say that a slot has none.
+ * 4. What memob_keyed_sort sorts has keys from 0 on, and is in the order of index.
+ * 5. A failure that is kept has a status other than OK. */
 
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
@@ -126,6 +133,7 @@ MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* The next multiple of alignment, which may be any positive number. */
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
     int64_t remainder = value % alignment;
+    MEMO_ASSERT(value >= 0 && alignment > 0);
     return remainder ? value + (alignment - remainder) : value;
 }
 
@@ -153,6 +161,7 @@ MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t e
     moved = memob_calloc(larger, element_bytes);
     if (!moved) return 0;
     memcpy(&old, array, sizeof old); /* a pointer of any type */
+    MEMO_ASSERT(old || !*capacity);  /* 1 */
     if (old) memcpy(moved, old, (size_t)*capacity * element_bytes);
     MEMO_FREE(old);
     memcpy(array, &moved, sizeof moved);
@@ -243,6 +252,7 @@ MEMOI MEMOB_NOINLINE void memob_map_free(memob_map* map) {
 MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15u;
     int64_t slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)(map->capacity - 1)), removed = -1;
+    MEMO_ASSERT(map->n_filled * 2 <= map->capacity); /* 2 */
     while (map->values[slot] != -1 && (map->values[slot] == -2 || map->keys[slot] != key)) {
         if (map->values[slot] == -2 && removed < 0) removed = slot;
         slot = (slot + 1) & (map->capacity - 1);
@@ -266,6 +276,7 @@ MEMOI void memob_map_remove(memob_map* map, int64_t key) {
 /* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot;
+    MEMO_ASSERT(value >= 0); /* 3 */
 
     /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
@@ -321,6 +332,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     int is_sorted = 1;
 
     for (int64_t i = 0; i < n; i++) {
+        MEMO_ASSERT(list[i].key >= 0 && (i == 0 || list[i - 1].index < list[i].index)); /* 4 */
         largest = memob_max(largest, list[i].key);
         if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
@@ -366,6 +378,7 @@ MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
 /* time_ns, 0 or above, as a timespec. */
 MEMOI struct timespec memoi_timespec(int64_t time_ns) {
     struct timespec time;
+    MEMO_ASSERT(time_ns >= 0);
     time.tv_sec = (time_t)(time_ns / 1000000000);
     time.tv_nsec = (long)(time_ns % 1000000000);
     return time;
@@ -443,6 +456,7 @@ MEMOI int memob_failure_is_kept(const memob_failure* failure) {
 
 MEMO_PRINTF(3, 4)
 MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
+    MEMO_ASSERT(status != MEMO_STATUS_OK); /* 5 */
     /* Claimed, written, then published. */
     if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
         va_list arguments;

@@ -1,7 +1,9 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>device -----------------------------------------------------------------------------------
- * Knows: the table of functions.  Knows nothing of what runs on it. */
+ * Knows: the table of functions.  Knows nothing of what runs on it.
+ *
+ * 1. A table that is taken was long enough for all functions that every engine calls. */
 
 /* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
  * refuses a table without the functions that every engine calls.  what names the table in messages,
@@ -22,6 +24,7 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
+    MEMO_ASSERT(known_bytes >= offsetof(memo_device, annotate)); /* 1 */
 
     /* The functions that every engine calls; the others may be NULL. */
 #define MEMOI_DEVICE_MISSING(function)                                                             \

@@ -3,6 +3,14 @@
 /* ---- >>host device ------------------------------------------------------------------------------
  * Knows: threads, counters, the device table.  Knows nothing of traces, plans or swapping.
  *
+ * 1. Counters are even but for the sleepers' bit, and never go back.
+ * 2. A queue holds at most its capacity, and one more: the STOP of a stream that ends.
+ * 3. An event has a mark for each stream that recorded it; the latest one has a stream.
+ * 4. A wait ends after its record; the clock of a worker never goes back.
+ * 5. What is reused was destroyed before; what is stopped is live.
+ * 6. Bytes used of a memory are at least 0, at most its capacity and its peak.
+ * 7. A copy stays inside its rows.
+ *
  * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
  * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
@@ -68,7 +76,10 @@ MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_
 
 /* Releases, and wakes sleepers. */
 MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
-    memob_counter_wake(counter, __atomic_exchange_n(counter, value, __ATOMIC_RELEASE));
+    const uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
+    MEMO_ASSERT(!(value & 1));                               /* 1 */
+    MEMO_ASSERT(memob_counter_is_past(value, before & ~1u)); /* 1 */
+    memob_counter_wake(counter, before);
 }
 
 /* Acquires if it returns 1. */
@@ -229,6 +240,7 @@ typedef struct memoi_host_copy_args {
 
 /* Bytes [begin, end) of the rows laid end to end. */
 MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin, int64_t end) {
+    MEMO_ASSERT(begin >= 0 && end <= copy->row_bytes * copy->n_rows); /* 7 */
     while (begin < end) {
         int64_t row = begin / copy->row_bytes, column = begin % copy->row_bytes;
         int64_t n = memob_min(copy->row_bytes - column, end - begin);
@@ -249,6 +261,7 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         int32_t n_copies = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
         double rate = host->bytes_per_s[way] / n_copies;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
+        MEMO_ASSERT(n_copies > 0); /* this one at least */
         if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
         n = memob_min(n, total_bytes - done_bytes);
 
@@ -301,6 +314,7 @@ MEMOI void* memoi_host_worker(void* argument) {
         memoi_host_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
         stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
+        MEMO_ASSERT(op->kind <= MEMOI_HOST_WAIT);
 
         /* A record is completed even after a failure: other streams may wait for it. */
         if (op->kind == MEMOI_HOST_RECORD) {
@@ -308,6 +322,8 @@ MEMOI void* memoi_host_worker(void* argument) {
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (op->kind == MEMOI_HOST_WAIT) {
             memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+            MEMO_ASSERT(memob_counter_reached(memoi_host_counter(op->mark, op->target),
+                                              op->target)); /* 4 */
             stream->ready_ns =
                 memob_max(stream->ready_ns, __atomic_load_n(&op->mark->time_ns, __ATOMIC_RELAXED));
         } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
@@ -318,6 +334,7 @@ MEMOI void* memoi_host_worker(void* argument) {
                 memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s",
                                    stream->name,
                                    error.message[0] ? error.message : memo_status_name(status));
+            MEMO_ASSERT(stream->ready_ns >= begin_ns); /* 4 */
             if (stream->ready_ns == begin_ns) stream->ready_ns = memob_now_ns();
         }
 
@@ -359,6 +376,8 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
+    MEMO_ASSERT(stream->tail_position - stream->seen_head < capacity);          /* 2 */
+    MEMO_ASSERT(stream->tail_index >= 0 && stream->tail_index < stream->n_ops); /* 2 */
     *op = &stream->ops[stream->tail_index];
     (*op)->enqueued_ns = memob_now_ns();
     return MEMO_STATUS_OK;
@@ -427,6 +446,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
 
     memory->used_bytes += counted_bytes;
     memory->peak_bytes = memob_max(memory->peak_bytes, memory->used_bytes);
+    MEMO_ASSERT(!memory->capacity_bytes || memory->used_bytes <= memory->capacity_bytes); /* 6 */
     return MEMO_STATUS_OK;
 }
 
@@ -440,6 +460,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
                              memory->name, address);
     memob_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
+    MEMO_ASSERT(memory->used_bytes >= 0); /* 6 */
     free(address);
     return MEMO_STATUS_OK;
 }
@@ -491,6 +512,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         host->streams = stream;
     }
 
+    MEMO_ASSERT(!stream->made.is_live && stream->made.host == host); /* 5 */
+
     /* An empty queue.  Not zeroed: a queue never filled never touches its pages. */
     stream->n_ops = host->queue_operations + 1;
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
@@ -514,6 +537,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
 }
 
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
+    MEMO_ASSERT(stream->made.is_live);                      /* 5 */
     stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
     memoi_host_commit(stream);
 }
@@ -558,6 +582,7 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
         if (!event) return memob_no_memory(error, "an event");
         event->made.host = host;
     }
+    MEMO_ASSERT(!event->made.is_live && event->made.host == host); /* 5 */
     event->made.is_live = 1;
     event->latest = NULL;
     *handle = (memo_event)event;
@@ -582,6 +607,7 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
     memoi_host_mark* mark = &event->first_mark;
     while (mark->stream && mark->stream != stream && mark->next) mark = mark->next;
     if (mark->stream && mark->stream != stream) {
+        MEMO_ASSERT(!mark->next); /* 3 */
         mark->next = MEMOB_ARRAY(&event->made.host->arrays, memoi_host_mark, 1);
         mark = mark->next;
     }
@@ -608,6 +634,7 @@ MEMOI memo_status memoi_host_order(void* host, memoi_host_op_kind kind, memo_eve
         mark->enqueued += 2;
         event->latest = mark;
     }
+    MEMO_ASSERT(event->latest && event->latest->stream); /* 3 */
     op->kind = kind;
     op->mark = event->latest;
     op->target = event->latest->enqueued;

@@ -10,7 +10,8 @@
  * 1. A layer's FORWARD of a slice comes before its BACKWARD, and that before its WEIGHTS.
  * 2. A layer has at most one UPDATE: behind its last BACKWARD or WEIGHTS (a pass, fused), or, if
  *    deferred, before its first FORWARD.  A deferred UPDATE uses the gradients of the list before.
- * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0. */
+ * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0.
+ * 4. Visits name layers, slices and micro-batches of the desc; there is room for all. */
 
 typedef enum memob_pass {
     MEMOB_FORWARD = 0,
@@ -91,6 +92,11 @@ MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
 MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
                           int32_t micro_batch, int32_t is_deferred) {
     const memob_visit visit = {pass, layer, slice, micro_batch, is_deferred};
+    MEMO_ASSERT(layer >= MEMOB_LAYER_FIRST &&
+                layer <= MEMOB_LAYER_LAST(list->desc.n_layers));               /* 4 */
+    MEMO_ASSERT(slice >= 0 && slice < list->desc.n_slices);                    /* 4 */
+    MEMO_ASSERT(micro_batch >= 0 && micro_batch < list->desc.n_micro_batches); /* 4 */
+    MEMO_ASSERT(!slice || (layer >= 0 && layer < list->desc.n_layers));        /* 3 */
     if (list->visits) list->visits[list->n_visits] = visit;
     list->n_visits++;
 }
@@ -174,11 +180,13 @@ MEMOI void memoi_list_place_updates(memob_list* list, const memob_visit* visits,
             *left = 0;
         }
         memoi_list_add(list, v->pass, v->layer, v->slice, v->micro_batch, 0);
+        MEMO_ASSERT(at != MEMOB_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
         if (at == MEMOB_UPDATE_FUSED && !is_forward && --*left == 0)
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 0);
     }
     for (int32_t l = -1; l <= n_layers && at == MEMOB_UPDATE_PASS; l++)
         if (n_left[l + 1]) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0, 0);
+    MEMO_ASSERT(list->n_visits <= n + n_layers + 2); /* 4 */
 }
 
 MEMOI void memob_list_free(memob_list* list) {

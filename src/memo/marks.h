@@ -1,7 +1,10 @@
 #pragma once
 #include "memo/trace.h"
 /* ---- >>marks ------------------------------------------------------------------------------------
- * Knows: what a mark says, and classes.  Knows nothing of files. */
+ * Knows: what a mark says, and classes.  Knows nothing of files.
+ *
+ * 1. A mark of a forward, recompute or backward has a layer; no other has one.
+ * 2. A free decides the class of a malloc before it. */
 
 static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
                                                             "backward"};
@@ -25,6 +28,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (mark.phase == MEMO_PHASE_NONE || !memoi_next_word(&reader)) return none;
     mark.is_end = memob_word_is(&reader, "end");
     if (!mark.is_end && !memob_word_is(&reader, "begin")) return none;
+    MEMO_ASSERT((mark.layer >= 0) == (mark.phase >= MEMO_PHASE_FORWARD)); /* 1 */
     return memoi_next_word(&reader) ? none : mark;
 }
 
@@ -52,6 +56,7 @@ void memo_trace_classify(memo_trace* trace) {
                 request->memory_class = undecided;
         } else if (request->kind == MEMO_REQUEST_FREE) {
             origin = &trace->requests[memob_request_origin(trace, i)];
+            MEMO_ASSERT(origin->kind == MEMO_REQUEST_MALLOC && origin < request); /* 2 */
             if (origin->memory_class != undecided) continue;
             origin->memory_class =
                 forward_begin >= 0 && memob_request_origin(trace, i) > forward_begin

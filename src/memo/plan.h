@@ -1,8 +1,14 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>plan -------------------------------------------------------------------------------------
- * Knows: buffers, lifetimes, alignments, gaps and holds.  Knows nothing of how offsets are
- * found. */
+ * Knows: buffers, lifetimes, alignments, gaps, holds and waits.  Knows nothing of how offsets are
+ * found.
+ *
+ * 1. Pieces of a buffer are its lifetime without its gaps, each of which is used up.
+ * 2. A sweep begins and ends each piece once: the sum of live sizes returns to 0.
+ * 3. A leaf of the tree is the rank of a live piece, and changes whenever it is set.
+ * 4. Only buffers that have bytes can overlap.
+ * 5. Sorting a plan keeps all buffers, in the order of their begins. */
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
@@ -134,6 +140,7 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
 MEMOI MEMOB_NOINLINE memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i,
                                                          int64_t* culprit, memo_error* error,
                                                          const char* fault) {
+    MEMO_ASSERT(i >= 0 && i < plan->n_buffers);
     *culprit = i;
     return MEMOB_INVALID(error, "buffer %lld (id %lld): %s", (long long)i,
                          (long long)plan->buffers[i].id, fault);
@@ -233,6 +240,8 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 
 MEMOI void memoi_plan_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
     int64_t node = n_leaves + rank;
+    MEMO_ASSERT(rank >= 0 && rank < n_leaves);
+    MEMO_ASSERT(tree[node] == !is_live); /* 3 */
     tree[node] = (unsigned char)is_live;
     for (node /= 2; node >= 1; node /= 2)
         tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
@@ -247,6 +256,9 @@ MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves,
     node ^= 1;
     while (node < n_leaves)
         node = 2 * node + (tree[2 * node + 1 - direction] ? 1 - direction : direction);
+    MEMO_ASSERT(tree[node]); /* 3 */
+    MEMO_ASSERT(direction ? node > n_leaves + rank
+                          : node < n_leaves + rank); /* nearest on its side */
     return node - n_leaves;
 }
 
@@ -271,9 +283,11 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
             piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
             piece.bytes = is_gap ? 0 : memob_buffer_bytes(plan, i);
             gap += is_gap;
+            MEMO_ASSERT(piece.begin < piece.end); /* 1 */
             if (piece.bytes > 0) pieces[n++] = piece;
         }
     }
+    MEMO_ASSERT(gap == plan->n_gaps && n <= plan->n_buffers + plan->n_gaps); /* 1 */
     return n;
 }
 
@@ -281,6 +295,7 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
 MEMOI int memob_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
                              int64_t b_bytes) {
     int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
+    MEMO_ASSERT(a_bytes > 0 && b_bytes > 0); /* 4 */
     return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
@@ -326,6 +341,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
         int begins = events[i].index >= n, direction;
         const memob_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
         live += begins ? piece->bytes : -piece->bytes;
+        MEMO_ASSERT(live >= 0); /* 2 */
         *bound = memob_max(*bound, live);
         if (piece->rank < 0) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
@@ -346,6 +362,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
                 (long long)plan->buffers[piece->buffer].offset_bytes);
         }
     }
+    MEMO_ASSERT(status || live == 0); /* 2 */
     memob_arrays_free(&arrays);
     return status;
 }
@@ -368,6 +385,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     memob_keyed_sort(order, n);
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
+        MEMO_ASSERT(i == 0 || sorted[i - 1].begin <= sorted[i].begin); /* 5 */
         place[order[i].index] = i;
     }
     for (int64_t i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];

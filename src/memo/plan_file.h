@@ -2,7 +2,9 @@
 #include "memo/trace.h"
 #include "memo/plan_validation.h"
 /* ---- >>plan file --------------------------------------------------------------------------------
- * Knows: the text of a plan.  Knows nothing of traces. */
+ * Knows: the text of a plan.  Knows nothing of requests.
+ *
+ * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
 static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
 
@@ -66,6 +68,9 @@ MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan) {
         status = memob_line(lines, &memoi_plan_hold_record, &plan->holds[i]);
     for (int64_t i = 0; i < plan->n_waits && !status; i++)
         status = memob_line(lines, &memoi_plan_wait_record, &plan->waits[i]);
+    MEMO_ASSERT(status || /* 1 */
+                lines->n == 1 + (int64_t)(sizeof memoi_plan_head_values / sizeof(memob_value)) +
+                                plan->n_buffers + plan->n_gaps + plan->n_holds + plan->n_waits);
     return status;
 }
 

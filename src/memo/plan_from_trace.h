@@ -4,6 +4,12 @@
 /* ---- >>plan from trace --------------------------------------------------------------------------
  * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
+ * 1. A clock points to an earlier request, and each advance raises it, in the order of requests.
+ * 2. A lane has a stream; its mallocs are adjacent.
+ * 3. A hold lasts beyond the lifetime of its buffer, up to a malloc that it forbids.
+ * 4. Each malloc and each free takes one moment; a buffer ends once.
+ * 5. All bought waits are made, each before its request.
+ *
  * Vector clocks: all that stream s enqueues from now on comes after some request of stream u, the
  * clock of s for u.  Only waits advance it.  The advances are kept, to find out later from which
  * request on stream s is behind a given use on stream u. */
@@ -56,6 +62,9 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t to,
         if (u == to || clock <= memoi_clocks_at(clocks, to, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
+        MEMO_ASSERT(clock <= i);                                                   /* 1 */
+        MEMO_ASSERT(!advances->n || (advances->list[advances->n - 1].index <= i && /* 1 */
+                                     advances->list[advances->n - 1].key < clock));
         advances->list[advances->n++] = memoi_keyed_of(clock, i);
     }
     return MEMO_STATUS_OK;
@@ -116,12 +125,14 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         if (status) return status;
     }
+    MEMO_ASSERT(!clocks->buyer || clocks->next_wait == clocks->buyer->n_waits); /* 5 */
     return MEMO_STATUS_OK;
 }
 
 /* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, uint64_t streams) {
     const int64_t n = clocks->n_lanes, first = __builtin_ctzll(streams);
+    MEMO_ASSERT(streams); /* 2 */
     for (int64_t lane = 0; lane < n; lane++)
         if (clocks->lanes[lane].streams == streams) return lane;
     if (!memob_grow(&clocks->lanes, n, 1, sizeof(memoi_lane))) return -1;
@@ -152,6 +163,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memob_keyed_sort(clocks->mallocs, n);
     while (n-- > 0) {
         lane = clocks->mallocs[n].key;
+        MEMO_ASSERT(!clocks->lanes[lane].n || clocks->lanes[lane].first == n + 1); /* 2 */
         clocks->lanes[lane].first = n;
         clocks->lanes[lane].n++;
         clocks->mallocs[n].key = clocks->mallocs[n].index;
@@ -213,6 +225,8 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
         if (!memob_grow(&plan->holds, plan->n_holds, 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
         last = mallocs + memoi_clocks_count_up_to(mallocs, lane->n, at) - 1;
+        MEMO_ASSERT(last >= mallocs + next && last->index <= at);                           /* 3 */
+        MEMO_ASSERT(plan->buffers[number[last->index]].begin >= plan->buffers[buffer].end); /* 3 */
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = lane->name;
         plan->holds[plan->n_holds++].until = plan->buffers[number[last->index]].begin + 1;
@@ -265,6 +279,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
+            MEMO_ASSERT(plan->buffers[number[memob_request_origin(trace, i)]].end == -1); /* 4 */
             plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
@@ -274,6 +289,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             }
         }
     }
+    MEMO_ASSERT(n == plan->n_buffers); /* 4 */
     plan->n_times = time;
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 #include "memo/plan.h"
 /* ---- >>plan validation --------------------------------------------------------------------------
- * Knows: a plan alone.  Knows nothing of planners, and shares no code with them. */
+ * Knows: a plan alone.  Knows nothing of planners, and shares no code with them.
+ *
+ * 1. A culprit is a buffer of the plan, or -1.
+ * 2. The buffers of a lane are looked at from the first on that begins at a time or later. */
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
                                            memo_error* error) {
@@ -38,6 +41,10 @@ MEMOI int64_t memoi_plan_lanes_find(const memo_plan* plan, const memob_keyed* la
         else
             low = middle + 1;
     }
+    MEMO_ASSERT(low == plan->n_buffers || lanes[low].key > lane || /* 2 */
+                plan->buffers[lanes[low].index].begin >= time);
+    MEMO_ASSERT(low == 0 || lanes[low - 1].key < lane || /* 2 */
+                plan->buffers[lanes[low - 1].index].begin < time);
     return low;
 }
 

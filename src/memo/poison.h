@@ -2,7 +2,10 @@
 #include "memo/device.h"
 /* ---- >>poison -----------------------------------------------------------------------------------
  * Knows: bytes that nobody may read or write, and how the host reaches bytes of a device.  Knows
- * nothing of whose bytes they are. */
+ * nothing of whose bytes they are.
+ *
+ * 1. An image is as far from a multiple of 8 as its bytes, so that poison looks the same there.
+ * 2. A part fits in the image, and a sweep ends with its last byte. */
 
 /* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
  * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
@@ -116,6 +119,8 @@ MEMOI memo_status memoi_probe_copy(memob_probe* p, char* bytes, int64_t n, int i
     char* image = memoi_probe_part(p, bytes, n, &n_part);
     memo_status status;
     if (!p->image) return MEMO_STATUS_OK;
+    MEMO_ASSERT(n_part == n);                                  /* 2 */
+    MEMO_ASSERT((uintptr_t)image % 8 == (uintptr_t)bytes % 8); /* 1 */
     status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
                        is_back ? bytes : image, is_back ? image : bytes, n, error);
     return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
@@ -131,6 +136,7 @@ MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes
         if (is_fill) memob_poison(image, n);
         status = memoi_probe_copy(p, bytes + at, n, is_fill, error);
         if (status || is_fill) continue;
+        MEMO_ASSERT(n_poisoned && at + n <= n_bytes); /* 2 */
         found = memob_poisoned(image, n);
         *n_poisoned = at + found;
         if (found < n) return status;
@@ -154,5 +160,6 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
         *hash = 31 * *hash + memob_digest(image, n);
         *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
     }
+    MEMO_ASSERT(status || at == n_bytes); /* 2 */
     return status;
 }

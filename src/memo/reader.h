@@ -1,7 +1,10 @@
 #pragma once
 #include "memo/text.h"
 /* ---- >>reader -----------------------------------------------------------------------------------
- * Knows: lines, words and numbers of a text.  Knows nothing of what they say. */
+ * Knows: lines, words and numbers of a text.  Knows nothing of what they say.
+ *
+ * 1. A line lies in the text, in front of the next one: line <= stop <= next <= end.
+ * 2. A word lies in its line: line <= word, word + length <= stop. */
 
 /* Position in a text.  A word is bytes between blanks; the next word is searched behind it. */
 typedef struct memob_reader {
@@ -82,6 +85,8 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
     reader->next = newline ? newline + 1 : reader->end;
     if (reader->stop > reader->line && reader->stop[-1] == '\r') reader->stop--;
     reader->n_line++;
+    MEMO_ASSERT(reader->line <= reader->stop && reader->stop <= reader->next); /* 1 */
+    MEMO_ASSERT(reader->next <= reader->end);                                  /* 1 */
     return 1;
 }
 
@@ -92,6 +97,8 @@ MEMOI MEMOB_NOINLINE int memoi_next_word(memob_reader* reader) {
     reader->word = p;
     while (p < reader->stop && *p != ' ' && *p != '\t') p++;
     reader->length = (int64_t)(p - reader->word);
+    MEMO_ASSERT(reader->line <= reader->word); /* 2 */
+    MEMO_ASSERT(p <= reader->stop);            /* 2 */
     return reader->length > 0;
 }
 

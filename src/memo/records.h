@@ -2,7 +2,12 @@
 #include "memo/reader.h"
 /* ---- >>records ----------------------------------------------------------------------------------
  * Knows: values of a line and of a struct; first and last line of memo's files.  Knows nothing of
- * what they mean. */
+ * what they mean.
+ *
+ * 1. A number that the table of a record admits fits the type of its field.
+ * 2. Lines go one way: they have either a text, to write, or a reader.
+ * 3. The `end` line lies behind the line that the reader is at, and ends what it reads.
+ * 4. A message has room for all words of a value. */
 
 /* A line between the frame's is a record: a word, then values, which lie in a struct.  One table
  * serves both directions. */
@@ -68,6 +73,8 @@ MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
 MEMOI void memoi_record_set(const memob_value* value, char* at, int64_t number) {
     int32_t narrow = (int32_t)number;
     double time_s = (double)number;
+    MEMO_ASSERT(number == narrow || /* 1 */
+                (value->type != MEMOB_VALUE_INT32 && value->type != MEMOB_VALUE_WORD));
     if (value->type == MEMOB_VALUE_FEMTOSECONDS) time_s = number < 0 ? -1 : time_s * 1e-15;
     if (value->type == MEMOB_VALUE_NANOSECONDS) time_s *= 1e-9;
     if (value->type == MEMOB_VALUE_INT64)
@@ -111,6 +118,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                      : k == most ? " or "
                                  : ", ",
                      value->words[k]);
+        MEMO_ASSERT(strlen(valid) < sizeof valid - 1); /* 4 */
         if (number > most)
             return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
                                   memob_word_text(shown, reader), valid);
@@ -197,6 +205,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
 /* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
 MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
                                             void* values) {
+    MEMO_ASSERT(!lines->text != !lines->reader); /* 2 */
     lines->n++;
     return lines->text ? memob_put_record(lines->text, record, values, lines->error)
                        : memob_expect_record(lines->reader, record, values, lines->error);
@@ -238,6 +247,7 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, memo_error* error
 
     /* Whatever follows is covered by no checksum. */
     reader->end = ahead.line;
+    MEMO_ASSERT(reader->next <= reader->end); /* 3 */
     while (memoi_reader_next_line(&ahead))
         if (memoi_next_word(&ahead))
             return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");

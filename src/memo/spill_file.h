@@ -2,7 +2,12 @@
 #include "memo/text.h"
 #include "memo/device.h"
 /* ---- >>spill file -------------------------------------------------------------------------------
- * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
+ * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers.
+ *
+ * 1. Addresses in the file and sizes of operations are multiples of MEMOB_SPILL_ALIGNMENT.
+ * 2. The parts of an operation follow each other and cover it; each begins at such a multiple.
+ * 3. A part that ended without an error has no bytes left.
+ * 4. The file's descriptor is not one of the standard streams'. */
 
 /* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
  * bypassed. */
@@ -32,6 +37,8 @@ MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file,
                                char* address, int64_t offset, int64_t n_bytes) {
     const memob_spill_op made = {
         {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+    MEMO_ASSERT(offset >= 0 && offset % MEMOB_SPILL_ALIGNMENT == 0);   /* 1 */
+    MEMO_ASSERT(n_bytes >= 0 && n_bytes % MEMOB_SPILL_ALIGNMENT == 0); /* 1 */
     *op = made;
 }
 
@@ -128,9 +135,11 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     while (begin < op->n_bytes) {
         const memoi_spill_part part = {op, begin, memob_min(part_bytes, op->n_bytes - begin),
                                        MEMO_ZERO(memo_error)};
+        MEMO_ASSERT(n < MEMOI_SPILL_THREADS && begin % MEMOB_SPILL_ALIGNMENT == 0); /* 2 */
         begin += part.n_bytes;
         parts[n++] = part;
     }
+    MEMO_ASSERT(begin == op->n_bytes); /* 2 */
 
     /* The first part, and any without a thread, on this thread. */
     for (k = n - 1; k >= 0; k--) {
@@ -143,9 +152,11 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     for (k = 1; k < n; k++)
         if (is_started[k]) pthread_join(threads[k], NULL);
 #endif
-    for (k = 0; k < n; k++)
+    for (k = 0; k < n; k++) {
+        MEMO_ASSERT(!parts[k].n_bytes == !parts[k].error.status); /* 3 */
         if (parts[k].error.status)
             return memo_error_set(error, parts[k].error.status, "%s", parts[k].error.message);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -199,6 +210,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
         return memoi_spill_error(file, "creating a file of", n_bytes, 0, strerror(errno), error);
+    MEMO_ASSERT(file->fd > STDERR_FILENO); /* 4 */
 
     /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);

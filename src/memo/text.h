@@ -1,7 +1,11 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says.
+ *
+ * 1. A text that did not fail ends with a 0 byte behind its n_bytes, inside its capacity.
+ * 2. Escaping ends where the characters do: no character is cut, and none behind them is read.
+ * 3. No file that is written has a descriptor of the standard streams, unless it is one of them. */
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
@@ -23,6 +27,8 @@ void memo_text_put(memo_text* text, const char* format, ...) {
         room = text->capacity - text->n_bytes;
     }
     if (!text->failed) text->n_bytes += length;
+    MEMO_ASSERT(text->failed || text->n_bytes < text->capacity); /* 1 */
+    MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
@@ -54,6 +60,7 @@ MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_byte
             memo_text_put(text, "%.*s", n ? n : 3, n ? s : "\xef\xbf\xbd");
         s += n ? n : 1;
     }
+    MEMO_ASSERT(s == stop); /* 2 */
 }
 void memo_text_put_xml(memo_text* text, const char* s) {
     memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
@@ -129,6 +136,7 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
 /* memoi_file_write_all, then close.  A negative descriptor: opening failed, with errno. */
 MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n_bytes) {
     int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
+    MEMO_ASSERT(descriptor < 0 || descriptor > STDERR_FILENO); /* 3 */
     if (descriptor >= 0 && close(descriptor) && !code) code = errno;
     return code;
 }

@@ -1,7 +1,12 @@
 #pragma once
 #include "memo/records.h"
 /* ---- >>trace ------------------------------------------------------------------------------------
- * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
+ * Knows: requests, marks and ids.  Knows nothing of offsets and devices.
+ *
+ * 1. A request's origin is a malloc at or before it, of the same id; other requests have none.
+ * 2. The live ids are those whose malloc has no free yet; n_live of the n_buffers.
+ * 3. An event that is waited for was recorded before.
+ * 4. A mark's text begins behind the 0 byte of the mark before. */
 
 /* Words of files and pictures. */
 static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
@@ -19,6 +24,7 @@ MEMOI memoi_trace_book* memoi_trace_book_of(const memo_trace* trace) {
 
 /* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
+    MEMO_ASSERT(i >= 0 && i < trace->n_requests);
     return memoi_trace_book_of(trace)->origin[i];
 }
 
@@ -67,6 +73,9 @@ static const memob_record memoi_trace_records[] = {
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     *origin = memob_map_get(&memoi_trace_book_of(trace)->live, id);
+    MEMO_ASSERT(*origin < trace->n_requests);
+    MEMO_ASSERT(*origin < 0 || trace->requests[*origin].kind == MEMO_REQUEST_MALLOC); /* 1 */
+    MEMO_ASSERT(*origin < 0 || trace->requests[*origin].id == id);                    /* 1 */
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (int64_t i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
@@ -103,6 +112,8 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
         status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
                                (long long)id);
     if (status) return status;
+    MEMO_ASSERT(kind != MEMO_REQUEST_WAIT || /* 3 */
+                trace->requests[memob_map_get(&book->events, id)].kind == MEMO_REQUEST_RECORD);
 
     /* All that can fail, before the trace changes. */
     fits = memob_grow(&trace->requests, at, 1, sizeof(memo_request)) &&
@@ -116,6 +127,9 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
     if (is_free) request.size_bytes = trace->requests[origin].size_bytes;
     trace->n_buffers += is_malloc;
     trace->n_live += is_malloc - is_free;
+    MEMO_ASSERT(trace->n_live >= 0 && trace->n_live <= trace->n_buffers); /* 2 */
+    MEMO_ASSERT(kind > MEMO_REQUEST_USE ||
+                (memob_map_get(&book->live, id) >= 0) == !is_free); /* 2 */
     trace->requests[at] = request;
     book->origin[at] = is_malloc ? at : origin;
     trace->n_requests++;
@@ -148,6 +162,7 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
                                    memo_error* error) {
     const int64_t begin = trace->text_bytes;
     memo_status status;
+    MEMO_ASSERT(begin == 0 || !trace->text[begin - 1]); /* 4 */
     if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
     for (int64_t i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)

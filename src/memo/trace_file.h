@@ -1,7 +1,9 @@
 #pragma once
 #include "memo/trace.h"
 /* ---- >>trace file -------------------------------------------------------------------------------
- * Knows: the text of a trace.  Knows nothing of plans. */
+ * Knows: the text of a trace.  Knows nothing of plans.
+ *
+ * 1. A line that was read is the last request of the trace. */
 
 /* Parses one request; the reader is at its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace,
@@ -40,6 +42,7 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* tr
     if (status || kind != MEMO_REQUEST_FREE)
         return memob_reader_result(reader, status, &reason, error);
 
+    MEMO_ASSERT(trace->requests[trace->n_requests - 1].id == r.id); /* 1 */
     freed_bytes = trace->requests[trace->n_requests - 1].size_bytes;
     if (r.size_bytes == freed_bytes) return MEMO_STATUS_OK;
     return MEMOB_BAD_LINE(reader, error,

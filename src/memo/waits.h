@@ -14,7 +14,9 @@
  *    the last part of a path to an operation is its stream's past or one of its waits, and both
  *    were added before.
  * 3. Cells and clocks stay over lists and abandoned steps.  memory is bounded: clocks of the latest
- *    operations of each stream only; a clock that was overwritten implies nothing. */
+ *    operations of each stream only; a clock that was overwritten implies nothing.
+ * 4. Cells and clocks name operations that were added; a kept clock of operation k names k.
+ * 5. A stream's clock never goes back, and no operation waits for its own stream. */
 
 /* The streams of a step.  Copies are on the two in the middle; FILE also runs updates on the
  * host. */
@@ -67,6 +69,7 @@ MEMOI void memob_waits_free(memob_waits* waits) {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
+    MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
     return k + waits->mask[stream] >= waits->n[stream]
                ? &waits->clocks[stream][k & waits->mask[stream]]
                : NULL;
@@ -84,6 +87,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
+        MEMO_ASSERT(touches[k] >= 0 && touches[k] >> 1 < waits->n_cells);
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
         for (s = 0; s < MEMOB_N_STREAMS; s++)
             if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
@@ -93,11 +97,13 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
 
     /* Drop what the stream's past implies, then what another wait implies. */
     if (number > 1) now = waits->clocks[stream][(number - 1) & waits->mask[stream]];
+    MEMO_ASSERT(now.of[stream] == number - 1); /* 4 */
     need.of[stream] = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
         if (!need.of[s]) continue;
         clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
+        MEMO_ASSERT(!clocks[s] || clocks[s]->of[s] == need.of[s]); /* 4 */
         n_needs++;
     }
     *wait = need;
@@ -113,6 +119,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
             if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
+    MEMO_ASSERT(now.of[stream] < number && !wait->of[stream]); /* 5 */
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;

@@ -182,6 +182,28 @@ TEST(host_functions_can_be_captured_and_are_waited_for) {
     CHECK(cudaGraphExecDestroy(exec) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
 }
 
+/* Several functions wait for the worker at once, and each stream goes on behind its own. */
+TEST(host_functions_of_several_streams_wait_for_each_other) {
+    enum { N = 4 };
+    NEED_RIG(d);
+    memo_stream streams[N];
+    memo_host_call calls[N];
+    int numbers[N] = {0}, k, round;
+    for (k = 0; k < N; k++) {
+        const memo_host_call call = {write_slowly, &numbers[k], NULL};
+        calls[k] = call;
+        CHECK_OK(memo_stream_create(d, "host functions", 0, &streams[k], &error));
+    }
+    for (round = 1; round <= 3; round++) {
+        for (k = 0; k < N; k++) CHECK_OK(memo_launch_host(d, streams[k], &calls[k], &error));
+        for (k = 0; k < N; k++) {
+            CHECK_OK(memo_stream_synchronize(d, streams[k], &error));
+            CHECK_CASE(numbers[k] == round, "stream %d: %d, not %d", k, numbers[k], round);
+        }
+    }
+    for (k = 0; k < N; k++) CHECK_OK(memo_stream_destroy(d, streams[k], &error));
+}
+
 /* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first
  * failure counts. */
 TEST(a_device_can_be_failed_from_outside) {

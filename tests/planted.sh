@@ -1,0 +1,130 @@
+#!/bin/sh
+# planted.sh - do the assertions hold what the heads of the rooms state?  Each change of tests/planted.txt, made alone, must
+# trip the assertion that it names.  All changes are compiled into one copy of src/, and a variable of the environment says
+# which is made.  Output: TAP, and how many assertions of each room have a change.
+#
+#   sh tests/planted.sh [PART ...]   only changes whose first line contains a PART, such as memo/arena.h
+set -u
+
+list=$PWD/tests/planted.txt folder=$PWD/build/planted
+rm -rf "$folder" && mkdir -p "$folder/bin" || exit 1
+cp -r src scripts "$folder"
+cat >"$folder/planted.h" <<'HEADER'
+#ifdef __cplusplus
+extern "C" {
+#endif
+int is_planted(int number);
+void planted_trip(const char* condition);
+#ifdef __cplusplus
+}
+#endif
+#define MEMO_ASSERT(condition) ((condition) ? (void)0 : planted_trip(#condition))
+HEADER
+cat >"$folder/planted.c" <<'SOURCE'
+#include <stdio.h>
+#include <stdlib.h>
+int is_planted(int number) {
+    static int planted = -1;
+    if (planted < 0) planted = atoi(getenv("MEMO_PLANTED") ? getenv("MEMO_PLANTED") : "0");
+    return planted == number;
+}
+void planted_trip(const char* condition) {
+    fprintf(stderr, "\ntripped: %s\n", condition);
+    abort();
+}
+SOURCE
+
+# Writes the changes into the copy, and NUMBER FILE TEST NAMES CONDITION of each, divided by tabs, to $folder/changes.
+LC_ALL=C awk -v folder="$folder" '
+    function read(path,    line, got, text) {
+        while ((got = (getline line < path)) > 0) text = text line "\n"
+        close(path)
+        return text
+    }
+    function plant(new,    at, made) {
+        at = index(text[file], old)
+        if (!at || index(substr(text[file], at + length(old)), old)) {
+            print "planted.sh: " file ": not once: " old >"/dev/stderr"
+            exit bad = 1
+        }
+        made = "is_planted(" n ")"
+        if (gsub(/PLANTED/, made, new) == 0)
+            new = old ~ /;$/ ? "{ if (" made ") { " new " } else { " old " } }" : "(" made " ? (" new ") : (" old "))"
+        text[file] = substr(text[file], 1, at - 1) new substr(text[file], at + length(old))
+    }
+    /^= / {
+        file = $2
+        split($3, test, ":")
+        condition = $0
+        sub(/^= [^ ]+ [^ ]+ /, "", condition)
+        if (!(file in text)) text[file] = read(folder "/src/" file)
+        printf "%d\t%s\t%s\t%s\t%s\n", ++n, file, test[1], test[2] == "" ? "-" : test[2], condition >(folder "/changes")
+    }
+    /^- / { old = substr($0, 3) }
+    /^[+] / { plant(substr($0, 3)) }
+    END {
+        if (bad) exit 1
+        for (file in text) printf "%s", text[file] >(folder "/src/" file)
+    }' "$list" || exit 1
+(cd "$folder" && sh scripts/amalgamate) || exit 1
+
+# The tests, with the changed headers in front of the others.
+lp=$(sed -n 's/^LP_SOLVE_CFLAGS *:= *//p' build/config.mk) libraries=$(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk)
+compile() { # ARGUMENTS of the compiler
+    ${CC:-cc} -std=c99 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
+        -D_DEFAULT_SOURCE $lp "$@"
+}
+tab=$(printf '\t')
+chosen=$(for part in "${@:-}"; do grep -F -- "$part" "$folder/changes"; done | sort -nu)
+command -v nvcc >/dev/null 2>&1 || chosen=$(echo "$chosen" | grep -v "[.]cu$tab")
+[ -n "$chosen" ] || { echo "planted.sh: $*: no such change" >&2; exit 1; }
+cp -r tests extras "$folder" # beside the changed headers, which "memo.h" finds first
+compile -c "$folder/tests/lib/memo.c" -o "$folder/memo.o" && compile -c "$folder/tests/lib/scarce.c" -o "$folder/scarce.o" || exit 1
+compile -c "$folder/planted.c" -o "$folder/planted.o" && ar rcs "$folder/lib.a" "$folder/memo.o" "$folder/scarce.o" || exit 1
+for test in $(echo "$chosen" | cut -f 3 | sort -u); do
+    case $test in
+    *.cu) # on the runtime of tests/test_cuda.sh
+        for source in "fake_cuda.cpp -x c++ -c -o $folder/fake_cuda.o" "$test $folder/fake_cuda.o $folder/planted.o -o $folder/bin/$test"; do
+            nvcc -arch=sm_90 -std=c++17 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -DFAKE_CUDA -DLINKED -cudart none \
+                -Xlinker --wrap=madvise "$folder/tests/cuda/"$source -Xlinker "$folder/lib.a" $libraries -lpthread -lm || exit 1
+        done
+        continue
+        ;;
+    esac
+    compile "$folder/tests/$test.c" "$folder/planted.o" -o "$folder/bin/$test" "$folder/lib.a" $libraries -lm || exit 1
+done
+
+echo "$chosen" >"$folder/chosen"
+failed=0 n=0
+while IFS=$tab read -r number file test names condition; do
+    n=$((n + 1)) result="not ok"
+    [ "$names" != - ] || names=
+    MEMO_PLANTED=$number timeout 120 "$folder/bin/$test" ${names:+"$names"} <&- >"$folder/out" 2>"$folder/err"
+    found=$(sed -n 's/^tripped: //p' "$folder/err" | head -n 1)
+    case $found in "$condition"*) result=ok ;; esac
+    [ "$result" = ok ] || failed=$((failed + 1))
+    echo "$result $n - $file, $test, change $number: $condition"
+    [ "$result" = ok ] || echo "#   found: ${found:-no assertion}, $(tail -n 1 "$folder/out")"
+done <"$folder/chosen"
+echo "1..$n"
+
+# The conditions of each room, without comments, beside those that changes name.
+cut -f 5 "$folder/changes" >"$folder/named"
+for room in $(cd src && grep -lr '^ *MEMO_ASSERT(' . | sort); do
+    sed 's|/\*.*\*/||' "src/$room" | awk -v room="${room#./}" '
+        FNR == NR { named[++n] = $0; next }
+        sub(/^ *MEMO_ASSERT\(/, "") { text = ""; is_inside = 1 }
+        is_inside {
+            sub(/^ +/, "")
+            sub(/ +$/, "")
+            text = text (text == "" || text ~ /\($/ ? "" : " ") $0
+            if (!sub(/\);$/, "", text)) next
+            is_inside = 0
+            n_all++
+            for (k = 1; k <= n && index(text, named[k]) != 1;) k++
+            n_named += k <= n
+            if (k > n) missing = missing "\n#   " text
+        }
+        END { printf "# %s: %d of %d%s\n", room, n_named, n_all, n_named ? missing : "" }' "$folder/named" -
+done
+[ "$failed" -eq 0 ]
