@@ -1672,8 +1672,15 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 }
 #endif
 
+/* Where a thread may lose its turn.  A test defines the macro and runs one thread at a time, in an
+ * order drawn from a seed (tests/turns.h); MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
+#ifndef MEMOB_TURN
+#define MEMOB_TURN(event) 0
+#endif
+
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
+    if (MEMOB_TURN(waits())) return;
     while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
         const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);
@@ -1714,6 +1721,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
     stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
     code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
     if (!code) code = pthread_create(thread, &attributes, function, argument);
+    if (!code) (void)MEMOB_TURN(creates());
     pthread_attr_destroy(&attributes);
     return code;
 }
@@ -1723,6 +1731,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
 #define MEMOB_SPINS 64
 
 MEMOI void memob_spin_pause(void) {
+    if (MEMOB_TURN(waits())) return;
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -4848,6 +4857,7 @@ MEMOI void memob_counter_wake(uint32_t* counter, uint32_t before) {
 MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_ns) {
 #if MEMOB_HAS_FUTEX
     struct timespec limit = memoi_timespec(limit_ns);
+    if (MEMOB_TURN(waits())) return;
     if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0, __ATOMIC_RELAXED,
                                                    __ATOMIC_RELAXED))
         syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
@@ -5086,13 +5096,16 @@ MEMOI void* memoi_host_worker(void* argument) {
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
 
+    (void)MEMOB_TURN(begins());
+
     /* Until the queue is stopped. */
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         if (!memob_counter_reached(&stream->tail, position + 2))
             memob_counter_set(&stream->drained, position);
         memoi_host_counter_wait(&stream->tail, position + 2);
-        if (op->kind == MEMOI_HOST_STOP) return NULL;
+        if (op->kind == MEMOI_HOST_STOP) break;
+        (void)MEMOB_TURN(waits()); /* any other thread may be faster */
         stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
 
         /* A record is completed even after a failure: other streams may wait for it. */
@@ -5119,6 +5132,8 @@ MEMOI void* memoi_host_worker(void* argument) {
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
     }
+    (void)MEMOB_TURN(ends());
+    return NULL;
 }
 
 /* --- what the caller's thread does --- */
@@ -5161,6 +5176,7 @@ MEMOI void memoi_host_commit(memoi_host_stream* stream) {
     stream->tail_position += 2;
     if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
     memob_counter_set(&stream->tail, stream->tail_position);
+    (void)MEMOB_TURN(waits());
 }
 
 MEMOI memo_status memoi_host_call(const void* host, memo_stream handle, memo_host_function function,
@@ -5312,6 +5328,7 @@ MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
 }
 
 MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
+    (void)MEMOB_TURN(joins(stream->thread));
     pthread_join(stream->thread, NULL);
     MEMO_FREE(stream->ops);
     stream->made.is_live = 0;
