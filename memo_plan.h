@@ -6657,7 +6657,8 @@ typedef struct memoi_beside {
     memo_event begun;   /* the engine's: a step begins to compute */
     int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
     int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches. */
+    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
+     * direction has n_places, and size_bytes of the device. */
     int64_t n_places, n_copied;
 } memoi_beside;
 

@@ -22,7 +22,7 @@ target=${2:-cpu}
 case $target in
 cpu) name=train_gpt2 source=train_gpt2.c sizes="6 64 20000 300 384" options= budgets="8000000 3000000" ;;
 cuda) name=train_gpt2_fp32 source=$name.cu sizes="4 128 600 300 384" options="-b 4 -t 64 -v 2 -m 1 -s 2 -g 3" budgets="5000000 2500000" ;;
-bf16) name=train_gpt2_cuda source=train_gpt2.cu sizes="3 256 600 8200 8320" options="-e weights.bin -i train.bin -j val.bin -o log -b 1 -t 32 -v 1000 -s 0 -m 1 -n 1000 -x 2" budgets="250000 160000" ;;
+bf16) name=train_gpt2_cuda source=train_gpt2.cu sizes="3 256 600 8200 8320" options="-e weights.bin -i train.bin -j val.bin -o log -b 1 -t 32 -v 1000 -s 0 -m 1 -n 1000 -x 2" budgets="500000 250000" ;;
 *) source=none ;;
 esac
 [ $# -ge 1 ] && [ -f "$1/$source" ] || { echo "usage: sh examples/llmc/port.sh FOLDER [cuda|bf16]   (a clone of llm.c)" >&2; exit 2; }

@@ -115,6 +115,23 @@ static inline cudaError_t llmc_memcpy(void* to, const void* from, size_t n_bytes
     if (code == cudaSuccess) memcpy(to, from, n_bytes);
     return code;
 }
+/* Pageable memory: a copy to the device has its bytes at once, a copy from there waits. */
+static inline cudaError_t llmc_memcpy_async(void* to, const void* from, size_t n_bytes,
+                                            cudaMemcpyKind kind, cudaStream_t stream) {
+    const bool is_up = kind == cudaMemcpyHostToDevice;
+    const char* bytes = (const char*)from;
+    if (kind == cudaMemcpyDeviceToDevice || fake_is_pinned(is_up ? from : to, n_bytes))
+        return cudaMemcpyAsync(to, from, n_bytes, kind, stream);
+    if (!fake_is_on_device(is_up ? to : from, n_bytes)) return cudaErrorInvalidValue;
+    if (is_up) {
+        const std::vector<char> staged(bytes, bytes + n_bytes);
+        fake_enqueue(stream, [=] { memcpy(to, staged.data(), n_bytes); });
+        return cudaSuccess;
+    }
+    cudaError_t code = cudaStreamSynchronize(stream);
+    if (code == cudaSuccess) memcpy(to, from, n_bytes);
+    return code;
+}
 static inline cudaError_t llmc_properties(cudaDeviceProp* properties, int) {
     memset(properties, 0, sizeof *properties);
     snprintf(properties->name, sizeof properties->name, "a stand-in");
@@ -124,6 +141,7 @@ static inline cudaError_t llmc_properties(cudaDeviceProp* properties, int) {
     return cudaSuccess;
 }
 #define cudaMemcpy                  llmc_memcpy
+#define cudaMemcpyAsync             llmc_memcpy_async
 #define cudaMemset(to, value, n)    cudaMemsetAsync(to, value, n, NULL)
 #define cudaMallocHost(to, n_bytes, ...)                                                           \
     cudaHostAlloc((void**)(to), n_bytes, cudaHostAllocDefault)
