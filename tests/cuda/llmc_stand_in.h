@@ -21,7 +21,7 @@ template <typename A, typename B> static inline auto min(A a, B b) { return a < 
 /* --- kernels --- */
 
 #undef __shared__
-#define __shared__ static          /* blocks run one after another */
+#define __shared__ static                      /* blocks run one after another */
 alignas(16) static char llmc_shared[96 << 10]; /* extern __shared__ */
 enum { warpSize = EMULATED_LANES };
 
@@ -140,16 +140,15 @@ static inline cudaError_t llmc_properties(cudaDeviceProp* properties, int) {
     properties->major = 9;
     return cudaSuccess;
 }
-#define cudaMemcpy                  llmc_memcpy
-#define cudaMemcpyAsync             llmc_memcpy_async
-#define cudaMemset(to, value, n)    cudaMemsetAsync(to, value, n, NULL)
-#define cudaMallocHost(to, n_bytes, ...)                                                           \
-    cudaHostAlloc((void**)(to), n_bytes, cudaHostAllocDefault)
-#define cudaGetDeviceProperties     llmc_properties
-#define cudaFuncSetAttribute(...)   cudaSuccess
-#define cudaStreamCreate(stream)    cudaStreamCreateWithFlags(stream, cudaStreamDefault)
-#define cudaEventCreate(event)      cudaEventCreateWithFlags(event, cudaEventDefault)
-#define cudaMemAdvise(...)          cudaSuccess
+#define cudaMemcpy                       llmc_memcpy
+#define cudaMemcpyAsync                  llmc_memcpy_async
+#define cudaMemset(to, value, n)         cudaMemsetAsync(to, value, n, NULL)
+#define cudaMallocHost(to, n_bytes, ...) cudaHostAlloc((void**)(to), n_bytes, cudaHostAllocDefault)
+#define cudaGetDeviceProperties          llmc_properties
+#define cudaFuncSetAttribute(...)        cudaSuccess
+#define cudaStreamCreate(stream)         cudaStreamCreateWithFlags(stream, cudaStreamDefault)
+#define cudaEventCreate(event)           cudaEventCreateWithFlags(event, cudaEventDefault)
+#define cudaMemAdvise(...)               cudaSuccess
 
 /* --- cuBLAS: column-major products on the default stream --- */
 
