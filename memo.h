@@ -562,6 +562,13 @@ typedef struct memo_host_call {
     void* device; /* set by a CUDA device that enqueues the call; then no other device may */
 } memo_host_call;
 
+/* What a row of bytes holds, for checked sessions.  Poison: NaN where nothing has been written. */
+typedef struct memo_row_content {
+    uint64_t digest;      /* the same for the same bytes, from one device */
+    int64_t n_poisoned;   /* so many of the first bytes are poison */
+    int64_t is_of_poison; /* 1: at least two numbers were computed from poison */
+} memo_row_content;
+
 typedef struct memo_device {
     int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
@@ -633,6 +640,11 @@ typedef struct memo_device {
 
     /* The device that this table passes calls on to, such as a recorder's; NULL: none. */
     const struct memo_device* inner;
+
+    /* Enqueues a look at n_rows rows of bytes in device memory; found, in device memory, has one
+     * entry a row.  NULL: a checked session copies the bytes to the host. */
+    memo_status (*inspect)(void* context, memo_stream stream, const void* bytes, int64_t row_bytes,
+                           int64_t n_rows, memo_row_content* found, memo_error* error);
 } memo_device;
 
 /* Does the table have this function?  A table of older code may end before the function. */
@@ -1309,6 +1321,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 
 /* Of functions that many places call, where the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
+
+/* Eight bytes that nobody may read or write, see >>poison. */
+#define MEMOB_POISON 0x7ff17da07fa07da0u
 
 /* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
@@ -3903,7 +3918,7 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
  * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
  * on; `poison` has eight bytes from the address on. */
 MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
-    const uint64_t word = 0x7ff17da07fa07da0u;
+    const uint64_t word = MEMOB_POISON;
     unsigned char bytes[8];
     memcpy(bytes, &word, sizeof bytes);
     for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
@@ -3953,6 +3968,14 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
              (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == (MEMOB_IS_BIG_ENDIAN ? 4 : 0));
     }
     return n > 1;
+}
+
+MEMOI memo_row_content memob_row_content(const char* row, int64_t row_bytes) {
+    memo_row_content found;
+    found.digest = memob_digest(row, row_bytes);
+    found.n_poisoned = memob_poisoned(row, row_bytes);
+    found.is_of_poison = memob_is_of_poison(row, row_bytes);
+    return found;
 }
 
 /* Poisons bytes of a device, and looks at them, part by part through pinned memory.  Each call

@@ -18,7 +18,7 @@ build)
     [ "$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')" -lt 13 ] ||
         sed -i 's/PreferredLocation, cudaCpuDeviceId/PreferredLocation, cudaMemLocation{cudaMemLocationTypeHost, 0}/' */llmc/cuda_utils.cuh
     flags="-arch=sm_90 -std=c++17 -O3 -w -I$root"
-    [ -f memo.o ] || nvcc $flags -c memo.cu -o memo.o
+    nvcc $flags -c memo.cu -o memo.o
     nvcc $flags --use_fast_math -DENABLE_BF16 original/train_gpt2.cu -lcublas -lcublasLt -o original/gpu
     nvcc $flags --use_fast_math -DENABLE_BF16 ported/train_gpt2.cu memo.o -lcublas -lcublasLt -o ported/gpu
     exit ;;
@@ -59,5 +59,5 @@ train original-again original A=
 train all-memory ported A=
 train 0.60 ported MEMO_BYTES=2537000000
 train 0.35 ported MEMO_BYTES=1480000000
-
+train checked ported MEMO_BYTES=2537000000 MEMO_CHECK=1
 exit $failed

@@ -92,7 +92,8 @@ for path in sys.argv[1:]:
 END
     [ "$target" = cuda ] || use="-DLLMC_CUBLASLT -DENABLE_BF16"
     flags="-x c++ -std=c++17 -O2 -I$root -I$root/tests/cuda ${use:-} -Xcompiler -w,-fno-strict-aliasing"
-    for file in memo.cu "$root/tests/cuda/fake_cuda.cpp"; do nvcc $flags -c "$file" -o "$(basename "$file" | sed 's/[.].*//').o"; done
+    nvcc $flags -DMEMO_TEST_OWN_MAIN -include emulated_grid.h -c memo.cu -o memo.o # checks look at rows by a kernel
+    nvcc $flags -c "$root/tests/cuda/fake_cuda.cpp" -o fake_cuda.o
     for kind in original ported; do
         nvcc $flags -include llmc_stand_in.h -c $kind/$source -o $kind/train.o
         nvcc -cudart none $kind/train.o memo.o fake_cuda.o -o $kind/train -lpthread -lm

@@ -10,6 +10,9 @@
 /* Of functions that many places call, where the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
 
+/* Eight bytes that nobody may read or write, see >>poison. */
+#define MEMOB_POISON 0x7ff17da07fa07da0u
+
 /* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
 
