@@ -28,15 +28,12 @@ esac
 [ $# -ge 1 ] && [ -f "$1/$source" ] || { echo "usage: sh examples/llmc/port.sh FOLDER [cuda|bf16]   (a clone of llm.c)" >&2; exit 2; }
 root=$(pwd)
 folder=$root/build/llm.c/$target
-rm -rf "$folder"
+none="everything kept"
+. "$root/examples/ports.sh"
 mkdir -p "$folder"
-for kind in original ported; do
-    git clone -q "$1" "$folder/$kind"
-    git -C "$folder/$kind" checkout -q f1e2ace
-done
+for kind in original ported; do clone "$1" $kind f1e2ace; done
 cd "$folder"
-git -C ported apply "$root/examples/llmc/$name.patch"
-echo "changed lines:$(git -C ported diff --shortstat)"
+apply_port "examples/llmc/$name.patch"
 
 printf '#define MEMO_IMPLEMENTATION\n#define MEMO_PLAN_IMPLEMENTATION\n#include "memo_plan.h"\n' >memo.c
 if [ "$target" = cuda ]; then
@@ -143,10 +140,6 @@ for file in losses parameters; do
         { echo "the original differs from itself in a second run, so its bits are not compared" >&2; exit 1; }
 done
 grep 'activations' original/output
-for run in "" $(printf 'MEMO_BYTES=%s ' $budgets) check; do
-    [ "$run" != check ] || run="MEMO_BYTES=${budgets%% *} MEMO_CHECK=1"
-    (export ${run:-MEMO_BYTES=0} && train ported)
-    cmp original/losses ported/losses
-    cmp original/parameters ported/parameters
-    echo "${run:-everything kept}: all losses, samples and parameters are bitwise the same"
-done
+told() { :; }
+compare losses parameters "losses, samples and parameters" "" $(printf 'MEMO_BYTES=%s ' $budgets) \
+    "MEMO_BYTES=${budgets%% *} MEMO_CHECK=1"
