@@ -192,12 +192,9 @@ $(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# Programs with their own implementation that compute little: the optimizer would take longer than it saves.
+# Programs with their own implementation that compute little: the optimizer would take longer than it saves, under sanitizers too.
 UNOPTIMIZED := arena comm corpus descs hooks host_device layout_plan plan_file sharding spill trace
-$(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O0)
-
-# They leave statuses unused; gcc warns of them even behind (void).
-$(BUILD)/tests/test_comm $(BUILD)/tests/test_hooks: private TEST_FLAGS += -Wno-unused-result
+$(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
 $(TEST_PROGRAMS): $(TEST_LIB)
 $(BUILD)/tests/%: tests/%.c build/config.mk Makefile
@@ -308,7 +305,7 @@ build/mpi/compiler: always
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
 build/mpi/tests/%: tests/%.c build/mpi/compiler Makefile
-	$(call build,-O2 -Itests -Wno-unused-result $(ASSERTS))
+	$(call build,-O2 -Itests $(ASSERTS))
 build/mpi/tests/%: override CC = $(MPICC)
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's

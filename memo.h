@@ -562,6 +562,13 @@ typedef struct memo_host_call {
     void* device; /* set by a CUDA device that enqueues the call; then no other device may */
 } memo_host_call;
 
+/* What a row of bytes holds, for checked sessions.  Poison: NaN where nothing has been written. */
+typedef struct memo_row_content {
+    uint64_t digest;      /* the same for the same bytes, from one device */
+    int64_t n_poisoned;   /* so many of the first bytes are poison */
+    int64_t is_of_poison; /* 1: at least two numbers were computed from poison */
+} memo_row_content;
+
 typedef struct memo_device {
     int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
@@ -633,6 +640,11 @@ typedef struct memo_device {
 
     /* The device that this table passes calls on to, such as a recorder's; NULL: none. */
     const struct memo_device* inner;
+
+    /* Enqueues a look at n_rows rows of bytes in device memory; found, in device memory, has one
+     * entry a row.  NULL: a checked session copies the bytes to the host. */
+    memo_status (*inspect)(void* context, memo_stream stream, const void* bytes, int64_t row_bytes,
+                           int64_t n_rows, memo_row_content* found, memo_error* error);
 } memo_device;
 
 /* Does the table have this function?  A table of older code may end before the function. */
@@ -1317,6 +1329,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 /* Of functions that many places call, where the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
 
+/* Eight bytes that nobody may read or write, see >>poison. */
+#define MEMOB_POISON 0x7ff17da07fa07da0u
+
 /* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
 
@@ -1685,8 +1700,15 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 }
 #endif
 
+/* Where a thread may lose its turn.  A test defines the macro and runs one thread at a time, in an
+ * order drawn from a seed (tests/turns.h); MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
+#ifndef MEMOB_TURN
+#define MEMOB_TURN(event) 0
+#endif
+
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
+    if (MEMOB_TURN(waits())) return;
     while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
         const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);
@@ -1727,6 +1749,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
     stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
     code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
     if (!code) code = pthread_create(thread, &attributes, function, argument);
+    if (!code) (void)MEMOB_TURN(creates());
     pthread_attr_destroy(&attributes);
     return code;
 }
@@ -1736,6 +1759,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
 #define MEMOB_SPINS 64
 
 MEMOI void memob_spin_pause(void) {
+    if (MEMOB_TURN(waits())) return;
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -4008,7 +4032,7 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
  * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
  * on; `poison` has eight bytes from the address on. */
 MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
-    const uint64_t word = 0x7ff17da07fa07da0u;
+    const uint64_t word = MEMOB_POISON;
     unsigned char bytes[8];
     memcpy(bytes, &word, sizeof bytes);
     for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
@@ -4058,6 +4082,14 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
              (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == (MEMOB_IS_BIG_ENDIAN ? 4 : 0));
     }
     return n > 1;
+}
+
+MEMOI memo_row_content memob_row_content(const char* row, int64_t row_bytes) {
+    memo_row_content found;
+    found.digest = memob_digest(row, row_bytes);
+    found.n_poisoned = memob_poisoned(row, row_bytes);
+    found.is_of_poison = memob_is_of_poison(row, row_bytes);
+    return found;
 }
 
 /* Poisons bytes of a device, and looks at them, part by part through pinned memory.  Each call
@@ -5043,6 +5075,7 @@ MEMOI void memob_counter_wake(uint32_t* counter, uint32_t before) {
 MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_ns) {
 #if MEMOB_HAS_FUTEX
     struct timespec limit = memoi_timespec(limit_ns);
+    if (MEMOB_TURN(waits())) return;
     if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0, __ATOMIC_RELAXED,
                                                    __ATOMIC_RELAXED))
         syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
@@ -5286,13 +5319,16 @@ MEMOI void* memoi_host_worker(void* argument) {
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
 
+    (void)MEMOB_TURN(begins());
+
     /* Until the queue is stopped. */
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         if (!memob_counter_reached(&stream->tail, position + 2))
             memob_counter_set(&stream->drained, position);
         memoi_host_counter_wait(&stream->tail, position + 2);
-        if (op->kind == MEMOI_HOST_STOP) return NULL;
+        if (op->kind == MEMOI_HOST_STOP) break;
+        (void)MEMOB_TURN(waits()); /* any other thread may be faster */
         stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
         MEMO_ASSERT(op->kind <= MEMOI_HOST_WAIT);
 
@@ -5323,6 +5359,8 @@ MEMOI void* memoi_host_worker(void* argument) {
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
     }
+    (void)MEMOB_TURN(ends());
+    return NULL;
 }
 
 /* --- what the caller's thread does --- */
@@ -5367,6 +5405,7 @@ MEMOI void memoi_host_commit(memoi_host_stream* stream) {
     stream->tail_position += 2;
     if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
     memob_counter_set(&stream->tail, stream->tail_position);
+    (void)MEMOB_TURN(waits());
 }
 
 MEMOI memo_status memoi_host_call(const void* host, memo_stream handle, memo_host_function function,
@@ -5523,6 +5562,7 @@ MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
 }
 
 MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
+    (void)MEMOB_TURN(joins(stream->thread));
     pthread_join(stream->thread, NULL);
     MEMO_FREE(stream->ops);
     stream->made.is_live = 0;

@@ -38,7 +38,7 @@ run_tests() { # PART COMPILER COMMAND TEST...
     rm -rf "$folder"
     mkdir -p "$folder/lib" || exit 1
     echo "$part: building $*"
-    flags="-std=c99 -g1 -O1 -Wno-unused-result -pthread -static -I. -Iexamples -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+    flags="-std=c99 -g1 -O1 -pthread -static -I. -Iexamples -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 
     # The asserts of the headers count, and what a test does not define comes from the archive, as in the Makefile.
     {

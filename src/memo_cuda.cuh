@@ -84,6 +84,7 @@ extern "C" {
  *     >>device table     memory, streams, events, copies: a CUDA call each
  *     >>host functions   functions on streams, run by a thread of the device
  *     >>row kernels      grids
+ *     >>inspect          rows of bytes, for checked sessions
  *     >>device life      create, fail, destroy */
 #if defined(MEMO_CUDA_IMPLEMENTATION) && !defined(MEMO_CUDA_IMPLEMENTATION_DONE)
 #define MEMO_CUDA_IMPLEMENTATION_DONE
@@ -106,5 +107,6 @@ extern "C" {
 #include "cuda/device.h"
 #include "cuda/host_functions.h"
 #include "cuda/row_kernels.h"
+#include "cuda/inspect.h"
 #include "cuda/device_life.h"
 #endif /* MEMO_CUDA_IMPLEMENTATION */

@@ -82,7 +82,7 @@ static void rig_run(rig* g, case_function function, uint64_t seed) {
 static void rig_synchronize(rig* g) {
     for (int32_t r = 0; r < g->n_ranks; r++)
         for (int i = 0; i < CASE_STREAMS; i++)
-            (void)memo_stream_synchronize(g->devices[r], g->cases[r].streams[i], NULL);
+            IGNORE(memo_stream_synchronize(g->devices[r], g->cases[r].streams[i], NULL));
 }
 
 static void rig_end(rig* g) {
@@ -411,7 +411,8 @@ TEST(a_failed_device_is_noticed_by_all) {
             memo_stream stream = g.cases[r].streams[0];
             memo_comm* comm = g.comms[r];
             if (variant == 2 && r == 3) /* the device has failed: it cannot even enqueue */
-                (void)memo_stream_synchronize(g.devices[3], g.cases[3].streams[1], NULL);
+                CHECK(memo_stream_synchronize(g.devices[3], g.cases[3].streams[1], NULL) ==
+                      MEMO_STATUS_DEVICE);
             memo_status status =
                 variant == 1
                     ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
@@ -432,7 +433,7 @@ TEST(a_rank_that_goes_is_noticed) {
     g.n_ranks = 1;
     expect_failure(&g, "rank 1 of 'threads world' is lost in barrier",
                    "has destroyed its communicator");
-    (void)memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL);
+    IGNORE(memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL));
     memo_comm_destroy(g.comms[2]);
     memo_host_device_destroy(g.devices[2]);
 }
@@ -522,7 +523,7 @@ static void split_and_wait(rank_case* c) {
     if (rank == 1)
         CHECK(may_be_late(
             memo_comm_message(part, c->streams[0], 0, &x[rank], 1, MEMO_TYPE_F32, 1, &own)));
-    (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
+    IGNORE(memo_stream_synchronize(c->device, c->streams[0], NULL));
     memo_comm_destroy(part);
 }
 
@@ -584,13 +585,13 @@ static void failing_traffic(rank_case* c) {
             if (memo_test_next(&c->my_state) % 2)
                 memo_comm_abort(comm);
             else
-                (void)memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
-                                              &own);
+                IGNORE(memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
+                                               &own));
             if (memo_test_next(&c->my_state) % 2) break;
         }
     }
     memo_comm_abort(comm);
-    (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
+    IGNORE(memo_stream_synchronize(c->device, c->streams[0], NULL));
     CHECK(memo_barrier(comm, c->streams[0], &own) == MEMO_STATUS_COMM); /* peers read no buffer */
 }
 
@@ -884,18 +885,18 @@ static void enqueue_all_to_all(rig* g, int32_t r, memo_error* e) {
             status = memo_receive(comm, s, link_to[r] + from * LINK_BYTES, LINK_BYTES, MEMO_TYPE_U8,
                                   from, e);
     }
-    if (!status) (void)memo_group_end(comm, s, e);
+    CHECK(!status && !memo_group_end(comm, s, e));
 }
 static void enqueue_all_reduce(rig* g, int32_t r, memo_error* e) {
-    (void)memo_all_reduce(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
-                          4 * LINK_BYTES, MEMO_TYPE_U8, MEMO_REDUCTION_MAX, e);
+    CHECK(!memo_all_reduce(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
+                           4 * LINK_BYTES, MEMO_TYPE_U8, MEMO_REDUCTION_MAX, e));
 }
 /* From rank 0 to 2.  The send comes late. */
 static void enqueue_late(rig* g, int32_t r, memo_error* e) {
     memo_stream s = g->cases[r].streams[0];
     if (r % 2 || (!r && memo_host_device_sleep(g->devices[r], s, 0.05, e))) return;
-    (void)memo_comm_message(g->comms[r], s, r == 0, (r ? link_to : link_from)[0], LINK_BYTES,
-                            MEMO_TYPE_U8, 2 - r, e);
+    CHECK(!memo_comm_message(g->comms[r], s, r == 0, (r ? link_to : link_from)[0], LINK_BYTES,
+                             MEMO_TYPE_U8, 2 - r, e));
 }
 /* A transfer beside a computation that sleeps, on another stream. */
 static void enqueue_overlap(rig* g, int32_t r, memo_error* e) {

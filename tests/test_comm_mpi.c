@@ -31,7 +31,7 @@ static int world_begin(double timeout_s, int is_debug) {
 
 static void world_end(void) {
     for (int i = 0; i < CASE_STREAMS; i++)
-        (void)memo_stream_synchronize(device, rank.streams[i], NULL);
+        IGNORE(memo_stream_synchronize(device, rank.streams[i], NULL));
     memo_comm_destroy(rank.comm);
     memo_host_device_destroy(device);
 }
@@ -74,7 +74,7 @@ static float word[4];
 
 static void expect_failure(const char* words) {
     memset(&error, 0, sizeof error);
-    (void)memo_stream_synchronize(device, rank.streams[0], &error);
+    IGNORE(memo_stream_synchronize(device, rank.streams[0], &error));
     while (!memo_comm_status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
         struct timespec nap = {.tv_sec = 0, .tv_nsec = 5000000};
         nanosleep(&nap, NULL);
@@ -220,7 +220,7 @@ TEST(a_message_against_a_collective_names_both_ranks) {
     else
         CHECK_OK(memo_barrier(rank.comm, rank.streams[0], &error));
     memset(&error, 0, sizeof error);
-    (void)memo_stream_synchronize(device, rank.streams[0], &error);
+    IGNORE(memo_stream_synchronize(device, rank.streams[0], &error));
     CHECK_CASE(
         strstr(error.message, "0.5 s for rank 1 in a collective") ||
             (strstr(error.message, "rank 1 of 'mpi world' waited 0.5 s for rank 0 in sends")),

@@ -42,6 +42,8 @@ c_standards="c99 c11 c17" cxx_standards="c++11 c++17 c++20"
 if ! tests_all; then
     c_compilers=$first_c cxx_compilers=$first_cxx
     c_standards=c99 cxx_standards=c++11
+elif [ "$MEMO_TEST_ALL" = rest ]; then # the first and the last; all each night
+    c_standards="c99 c17" cxx_standards="c++11 c++20"
 fi
 
 # Prints the given standards that the compiler supports.

@@ -101,7 +101,7 @@ static memo_status open_trainer(trainer* r, memo_device* host, const memo_device
 }
 
 static void close_trainer(trainer* r) {
-    if (r->compute) memo_stream_synchronize(r->device, r->compute, NULL);
+    if (r->compute) IGNORE(memo_stream_synchronize(r->device, r->compute, NULL));
     memo_hooks_destroy(r->hooks);
     if (r->compute) memo_stream_destroy(r->device, r->compute, NULL);
     memo_device_free(r->host, r->memory, NULL);
@@ -293,7 +293,7 @@ TEST(a_fault_at_any_call_loses_nothing) {
                            error.message);
                 status = s;
             }
-            memo_stream_synchronize(r.device, r.compute, NULL);
+            IGNORE(memo_stream_synchronize(r.device, r.compute, NULL));
             CHECK_CASE(r.n_wrong == 0, "call %lld (%s)", (long long)k,
                        f.failed ? f.failed : "none");
             n_failed += f.failed != NULL;

@@ -1991,6 +1991,49 @@ static memo_status c_run(computer* c) {
     return status;
 }
 
+/* A device that looks at rows itself, byte by byte. */
+typedef struct inspection {
+    const unsigned char* bytes;
+    int64_t row_bytes, n_rows;
+    memo_row_content* found;
+} inspection;
+static int64_t n_inspected;
+static memo_status inspect_rows(void* args, MEMO_UNUSED memo_error* e) {
+    static const uint32_t poisoned[2] = {0x7fa07da0u, 0x7ff17da0u};
+    const inspection* in = (const inspection*)args;
+    for (int64_t row = 0; row < in->n_rows; row++) {
+        const unsigned char* bytes = in->bytes + row * in->row_bytes;
+        memo_row_content* f = &in->found[row];
+        int64_t n_of_poison = 0;
+        memset(f, 0, sizeof *f);
+        while (f->n_poisoned < in->row_bytes) {
+            const uintptr_t at = (uintptr_t)(bytes + f->n_poisoned) % 8;
+            if (bytes[f->n_poisoned] != (poisoned[at / 4] >> 8 * (at % 4) & 255)) break;
+            f->n_poisoned++;
+        }
+        for (int64_t i = 0; i < in->row_bytes; i++)
+            f->digest = (f->digest ^ bytes[i]) * 1099511628211u;
+        for (int64_t i = 0; i + 4 <= in->row_bytes; i += 4) {
+            uint32_t word;
+            memcpy(&word, bytes + i, sizeof word);
+            word &= 0x7fffffff;
+            n_of_poison += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+                           (word == 0x7ff17da0 && (uintptr_t)(bytes + i) % 8 == 0);
+        }
+        f->is_of_poison = n_of_poison > 1;
+    }
+    n_inspected += in->n_rows;
+    return MEMO_STATUS_OK;
+}
+static memo_device* inspected;
+static memo_status inspect(MEMO_UNUSED void* context, memo_stream stream, const void* bytes,
+                           int64_t row_bytes, int64_t n_rows, memo_row_content* found,
+                           memo_error* e) {
+    const inspection in = {(const unsigned char*)bytes, row_bytes, n_rows, found};
+    return memo_host_device_launch(inspected, stream, inspect_rows, &in, (int64_t)sizeof in, e);
+}
+
+/* On the calling thread, under three policies; and on a device that inspects. */
 TEST(mistakes_are_found) {
     static const int32_t kinds[C_LAYERS] = {0, 0, 1, 0, 0, 0};
     static const uint32_t of_kinds[3] = {0, 0, 1};
@@ -2039,16 +2082,22 @@ TEST(mistakes_are_found) {
         {"a buffer of the other pass",
          "`scratch` does not live in the forward of layer 1; it is declared from the begin of a "
          "layer's backward to the end of that layer"}};
+    const memo_host_device_desc host = {0};
+    memo_device table;
     computer c;
     int i;
+    CHECK_OK(memo_host_device_create(&host, &inspected, &error));
+    table = *inspected;
+    table.inspect = inspect;
     c_make(&c, 0);
     CHECK_OK(c_run(&c));
     double right = c.sum;
-    for (int k = 0; k < 3 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
-        i = k / 3;
+    for (int k = 0; k < 4 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
+        i = k / 4;
         c_make(&c, 1);
-        if (k % 3 == 1) c.desc.policy = MEMO_POLICY_KEEP;
-        if (k % 3 == 2) { /* measures */
+        if (k % 4 == 3) c.desc.device = &table, c.desc.computes_on_host = 1;
+        if (k % 4 == 1) c.desc.policy = MEMO_POLICY_KEEP;
+        if (k % 4 == 2) { /* measures */
             c.desc.policy = MEMO_POLICY_MEMO;
             c.desc.device_bytes = i == 3 ? 14000 : 28000;
         }
@@ -2065,7 +2114,7 @@ TEST(mistakes_are_found) {
         if (i == 6) c.block = 13;
         if (i == 7) c.block = C_ROWS;
         if (i == 8) c.clobbers = 1;
-        if (i == 8 && k % 3 == 0) c.desc.policy = MEMO_POLICY_SWAP;
+        if (i == 8 && k % 4 % 3 == 0) c.desc.policy = MEMO_POLICY_SWAP;
         if (i == 9) c.misplaces = 1;
         if (i == 10) c.counts = 1;
         if (i == 11) c.clobbers = 2;
@@ -2093,6 +2142,8 @@ TEST(mistakes_are_found) {
                    "%s: %s: %s", mistakes[i].what, memo_policy_name(c.desc.policy),
                    status ? error.message : "not found");
     }
+    CHECK_IS(n_inspected, >, 0);
+    memo_host_device_destroy(inspected);
 
     /* Measuring checks every shape: the second is too short for the kernels. */
     {

@@ -17,19 +17,17 @@ root=$(pwd)
 folder=$root/build/infinitrain
 cxx=${CXX:-c++}
 mkdir -p "$folder/shim"
+none="without memo"
+. "$root/examples/ports.sh"
 kinds="original ported"
 ! git -C "$1" cat-file -e e594d9c:example/gpt2/main.cc 2>/dev/null || kinds="$kinds recomputed"
 for kind in $kinds; do
-    rm -rf "$folder/$kind"
-    git -c advice.detachedHead=false clone -q --no-checkout "$1" "$folder/$kind"
-    git -C "$folder/$kind" fetch -q --no-recurse-submodules "$1" '+refs/*:refs/all/*'
     commit=b24d92f
     [ $kind != recomputed ] || commit=e594d9c
-    git -C "$folder/$kind" checkout -q $commit
+    clone "$1" $kind $commit
 done
 cd "$folder"
-git -C ported apply --index "$root/examples/infinitrain/gpt2.patch"
-echo "changed lines:$(git -C ported diff --cached --shortstat)"
+apply_port examples/infinitrain/gpt2.patch
 
 # Losses in all bits, the bytes that the heap gained in the last forward, and the parameters in a file.
 sed -i -e '1i\
@@ -89,15 +87,10 @@ train() { # KIND [FLAG...]: losses of 4 steps of 2 micro-batches
     sed -n 's/.*\(train loss [^ ]*\).*/\1/p' "$1/output" >"$1/losses"
     [ "$(wc -l <"$1/losses")" -eq 4 ]
 }
+told() { sed -n 's/.* memo: \(.*each way\)$/; \1/p' ported/output; }
 train original
-for run in "" ${BUDGETS:-MEMO_BYTES=12000000 MEMO_BYTES=7000000 MEMO_BYTES=4700000} check; do
-    [ "$run" != check ] || run="MEMO_BYTES=4700000 MEMO_CHECK=1"
-    rm -f ported/parameters
-    (export ${run:-NONE=} && train ported)
-    cmp original/losses ported/losses
-    cmp original/parameters ported/parameters
-    echo "${run:-without memo}: all losses and parameters are bitwise the same;$(sed -n 's/.* memo: \(.*each way\)$/ \1/p' ported/output)"
-done
+compare losses parameters "losses and parameters" "" ${BUDGETS:-MEMO_BYTES=12000000 MEMO_BYTES=7000000 MEMO_BYTES=4700000} \
+    "MEMO_BYTES=4700000 MEMO_CHECK=1"
 
 # Its own recomputation of whole layers: what the forward leaves for the backward, beside the original.
 left() { sed -n 's/.*the forward leaves \([0-9]*\) bytes.*/\1/p' "$1/output"; }

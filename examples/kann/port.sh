@@ -13,15 +13,12 @@ set -eu
     { echo "usage: sh examples/kann/port.sh FOLDER   (a clone of KANN)" >&2; exit 2; }
 root=$(pwd)
 folder=$root/build/kann
-rm -rf "$folder"
+none="without memo"
+. "$root/examples/ports.sh"
 mkdir -p "$folder"
-for kind in original ported; do
-    git -c advice.detachedHead=false clone -q "$1" "$folder/$kind"
-    git -C "$folder/$kind" checkout -q e260712
-done
+for kind in original ported; do clone "$1" $kind e260712; done
 cd "$folder"
-git -C ported apply --index "$root/examples/kann/kann.patch"
-echo "changed lines:$(git -C ported diff --cached --shortstat)"
+apply_port examples/kann/kann.patch
 
 # Two layers of 48 numbers, 48 steps in time, 6 updates; costs in all bits, the weights in a file.
 cat >train.c <<'END'
@@ -74,11 +71,6 @@ $cc -std=gnu99 -O2 -w -Iported -I"$root" train.c ported/kann.c ported/kautodiff.
 train() { (cd "$1" && ./train >output 2>log) || { cat "$1/log"; exit 1; }; }
 train original
 cat original/log
-for run in "" ${BUDGETS:-MEMO_BYTES=4000000 MEMO_BYTES=2000000 MEMO_BYTES=1000000} check; do
-    [ "$run" != check ] || run="MEMO_BYTES=1000000 MEMO_CHECK=1"
-    rm -f ported/weights
-    (export ${run:-NONE=} && train ported)
-    cmp original/output ported/output
-    cmp original/weights ported/weights
-    echo "${run:-without memo}: all costs and weights are bitwise the same;$(sed -n 's/^memo:/ /p' ported/log)"
-done
+told() { sed -n 's/^memo:/; /p' ported/log; }
+compare output weights "costs and weights" "" ${BUDGETS:-MEMO_BYTES=4000000 MEMO_BYTES=2000000 MEMO_BYTES=1000000} \
+    "MEMO_BYTES=1000000 MEMO_CHECK=1"

@@ -87,6 +87,9 @@ MEMOI void memoi_cuda_fill_table(memoi_cuda* cuda) {
 #ifdef MEMO_SP_H
     MEMOI_CUDA_SET(row_kernel)
 #endif
+#ifdef MEMOI_CUDA_HAS_INSPECT
+    MEMOI_CUDA_SET(inspect)
+#endif
 }
 
 memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,

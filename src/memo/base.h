@@ -17,6 +17,9 @@
 /* Of functions that many places call, where the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
 
+/* Eight bytes that nobody may read or write, see >>poison. */
+#define MEMOB_POISON 0x7ff17da07fa07da0u
+
 /* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
 
@@ -385,8 +388,15 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 }
 #endif
 
+/* Where a thread may lose its turn.  A test defines the macro and runs one thread at a time, in an
+ * order drawn from a seed (tests/turns.h); MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
+#ifndef MEMOB_TURN
+#define MEMOB_TURN(event) 0
+#endif
+
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
+    if (MEMOB_TURN(waits())) return;
     while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
         const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);
@@ -427,6 +437,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
     stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
     code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
     if (!code) code = pthread_create(thread, &attributes, function, argument);
+    if (!code) (void)MEMOB_TURN(creates());
     pthread_attr_destroy(&attributes);
     return code;
 }
@@ -436,6 +447,7 @@ MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*fu
 #define MEMOB_SPINS 64
 
 MEMOI void memob_spin_pause(void) {
+    if (MEMOB_TURN(waits())) return;
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)

@@ -63,6 +63,7 @@ MEMOI void memob_counter_wake(uint32_t* counter, uint32_t before) {
 MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_ns) {
 #if MEMOB_HAS_FUTEX
     struct timespec limit = memoi_timespec(limit_ns);
+    if (MEMOB_TURN(waits())) return;
     if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0, __ATOMIC_RELAXED,
                                                    __ATOMIC_RELAXED))
         syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
@@ -306,13 +307,16 @@ MEMOI void* memoi_host_worker(void* argument) {
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
 
+    (void)MEMOB_TURN(begins());
+
     /* Until the queue is stopped. */
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         if (!memob_counter_reached(&stream->tail, position + 2))
             memob_counter_set(&stream->drained, position);
         memoi_host_counter_wait(&stream->tail, position + 2);
-        if (op->kind == MEMOI_HOST_STOP) return NULL;
+        if (op->kind == MEMOI_HOST_STOP) break;
+        (void)MEMOB_TURN(waits()); /* any other thread may be faster */
         stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
         MEMO_ASSERT(op->kind <= MEMOI_HOST_WAIT);
 
@@ -343,6 +347,8 @@ MEMOI void* memoi_host_worker(void* argument) {
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
     }
+    (void)MEMOB_TURN(ends());
+    return NULL;
 }
 
 /* --- what the caller's thread does --- */
@@ -387,6 +393,7 @@ MEMOI void memoi_host_commit(memoi_host_stream* stream) {
     stream->tail_position += 2;
     if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
     memob_counter_set(&stream->tail, stream->tail_position);
+    (void)MEMOB_TURN(waits());
 }
 
 MEMOI memo_status memoi_host_call(const void* host, memo_stream handle, memo_host_function function,
@@ -543,6 +550,7 @@ MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
 }
 
 MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
+    (void)MEMOB_TURN(joins(stream->thread));
     pthread_join(stream->thread, NULL);
     MEMO_FREE(stream->ops);
     stream->made.is_live = 0;

@@ -12,7 +12,7 @@
  * bytes, so that a tensor that is updated in place changes.  It is repeated from each multiple of 8
  * on; `poison` has eight bytes from the address on. */
 MEMOI void memoi_poison_word(const char* address, unsigned char poison[8]) {
-    const uint64_t word = 0x7ff17da07fa07da0u;
+    const uint64_t word = MEMOB_POISON;
     unsigned char bytes[8];
     memcpy(bytes, &word, sizeof bytes);
     for (int i = 0; i < 8; i++) poison[i] = bytes[((uintptr_t)address + (uintptr_t)i) % 8];
@@ -62,6 +62,14 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
              (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == (MEMOB_IS_BIG_ENDIAN ? 4 : 0));
     }
     return n > 1;
+}
+
+MEMOI memo_row_content memob_row_content(const char* row, int64_t row_bytes) {
+    memo_row_content found;
+    found.digest = memob_digest(row, row_bytes);
+    found.n_poisoned = memob_poisoned(row, row_bytes);
+    found.is_of_poison = memob_is_of_poison(row, row_bytes);
+    return found;
 }
 
 /* Poisons bytes of a device, and looks at them, part by part through pinned memory.  Each call

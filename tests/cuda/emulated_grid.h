@@ -229,7 +229,8 @@ static inline bool emulated_run_warp(unsigned first_thread, unsigned n_lanes) {
         emulated_now = &lanes[k];
         if (emulated_now->state != emulated_lane::IS_READY) continue;
         threadIdx.x = (first_thread + k) % blockDim.x;
-        threadIdx.y = (first_thread + k) / blockDim.x;
+        threadIdx.y = (first_thread + k) / blockDim.x % blockDim.y;
+        threadIdx.z = (first_thread + k) / (blockDim.x * blockDim.y);
         emulated_switch(&emulated_scheduler, &emulated_now->context);
         is_met |= emulated_now->state == emulated_lane::WAITS;
     }
@@ -277,7 +278,7 @@ static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<v
     const unsigned n_blocks = blocks.x * blocks.y;
     std::vector<unsigned> order;
     unsigned first = 0;
-    if (blocks.z * threads.z != 1) abort(); /* two dimensions will do */
+    if (blocks.z != 1) abort(); /* two dimensions will do */
     if (emulated_n_last_blocks && emulated_n_last_blocks < n_blocks)
         first = n_blocks - (unsigned)emulated_n_last_blocks;
     emulated_random = memo_test.state;
@@ -287,7 +288,7 @@ static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<v
     for (unsigned block : emulated_order(order, first, n_blocks)) {
         blockIdx.x = block % blocks.x;
         blockIdx.y = block / blocks.x;
-        emulated_run_block(threads.x * threads.y);
+        emulated_run_block(threads.x * threads.y * threads.z);
     }
 }
 

@@ -666,6 +666,68 @@ TEST(sums_huge_arrays) {
     launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
 }
 
+/* --- rows of bytes, for checked sessions --- */
+
+/* Poison up to a random byte, numbers made of poison, or any bytes. */
+static void fill_row(unsigned char* row, int64_t n) {
+    static const uint32_t poisoned[2] = {0x7fa07da0u, 0x7ff17da0u};
+    const int64_t n_poisoned = memo_test_int(0, 2) ? memo_test_int(0, n) : n;
+    for (int64_t i = 0; i < n; i++) {
+        const uintptr_t at = (uintptr_t)(row + i) % 8;
+        row[i] = (unsigned char)(i < n_poisoned ? poisoned[at / 4] >> 8 * (at % 4)
+                                                : (uint32_t)memo_test_int(0, 255));
+    }
+    for (int64_t i = 0; i + 4 <= n && !memo_test_int(0, 2); i += 4) {
+        const uint32_t quiet = memo_test_int(0, 1) ? 0x7fe07da0u : 0xfff97da0u;
+        if (!memo_test_int(0, 5)) memcpy(row + i, &quiet, sizeof quiet);
+    }
+}
+
+static void check_row(const unsigned char* row, int64_t n, const memo_row_content* found) {
+    static const uint32_t poisoned[2] = {0x7fa07da0u, 0x7ff17da0u};
+    int64_t n_poisoned = 0, n_of_poison = 0;
+    for (; n_poisoned < n; n_poisoned++) {
+        const uintptr_t at = (uintptr_t)(row + n_poisoned) % 8;
+        if (row[n_poisoned] != (poisoned[at / 4] >> 8 * (at % 4) & 255)) break;
+    }
+    for (int64_t i = 0; i + 4 <= n; i += 4) {
+        uint32_t word;
+        memcpy(&word, row + i, sizeof word);
+        word &= 0x7fffffff;
+        n_of_poison += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+                       (word == 0x7ff17da0 && (uintptr_t)(row + i) % 8 == 0);
+    }
+    CHECK_IS(found->n_poisoned, ==, n_poisoned);
+    CHECK_IS(found->is_of_poison, ==, n_of_poison > 1);
+}
+
+TEST(rows_of_bytes_are_inspected) {
+    const int64_t results = SIDE_BYTES / 2, again = SIDE_BYTES / 4;
+    FOR_CASES(60) {
+        const int64_t phase = memo_test_int(0, 1) * memo_test_int(0, 7);
+        const int64_t row_bytes = phase ? memo_test_int(1, 99) : memo_test_int(1, 40) * 8;
+        const int64_t n_rows = memo_test_int(1, 300), changed = memo_test_int(0, n_rows - 1);
+        unsigned char* rows = (unsigned char*)s.host + phase;
+        const memo_row_content* found = (const memo_row_content*)(s.copy + results);
+        for (int64_t r = 0; r < n_rows; r++) fill_row(rows + r * row_bytes, row_bytes);
+        /* The same bytes elsewhere, but for one. */
+        memcpy(rows + again, rows, (size_t)(n_rows * row_bytes));
+        rows[again + changed * row_bytes + memo_test_int(0, row_bytes - 1)] ^=
+            (unsigned char)(1 << memo_test_int(0, 7));
+        copy_sides(&s, MEMO_COPY_TO_DEVICE, s.gpu, s.host);
+        for (int k = 0; k < 2; k++)
+            CHECK_OK(s.device->inspect(s.device->context, s.stream, s.gpu + phase + k * again,
+                                       row_bytes, n_rows,
+                                       (memo_row_content*)(s.gpu + results) + k * n_rows, &error));
+        copy_sides(&s, MEMO_COPY_TO_HOST, s.copy, s.gpu);
+        for (int64_t r = 0; r < n_rows; r++) {
+            check_row(rows + r * row_bytes, row_bytes, &found[r]);
+            check_row(rows + again + r * row_bytes, row_bytes, &found[n_rows + r]);
+            CHECK((found[r].digest == found[n_rows + r].digest) == (r != changed));
+        }
+    }
+}
+
 #ifndef __CUDACC__
 /* A small grid, whose threads take several strides. */
 __attribute__((constructor)) static void limit_grid(void) { fake_set_n_processors(1); }

@@ -79,6 +79,13 @@ typedef struct memo_host_call {
     void* device; /* set by a CUDA device that enqueues the call; then no other device may */
 } memo_host_call;
 
+/* What a row of bytes holds, for checked sessions.  Poison: NaN where nothing has been written. */
+typedef struct memo_row_content {
+    uint64_t digest;      /* the same for the same bytes, from one device */
+    int64_t n_poisoned;   /* so many of the first bytes are poison */
+    int64_t is_of_poison; /* 1: at least two numbers were computed from poison */
+} memo_row_content;
+
 typedef struct memo_device {
     int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
@@ -150,6 +157,11 @@ typedef struct memo_device {
 
     /* The device that this table passes calls on to, such as a recorder's; NULL: none. */
     const struct memo_device* inner;
+
+    /* Enqueues a look at n_rows rows of bytes in device memory; found, in device memory, has one
+     * entry a row.  NULL: a checked session copies the bytes to the host. */
+    memo_status (*inspect)(void* context, memo_stream stream, const void* bytes, int64_t row_bytes,
+                           int64_t n_rows, memo_row_content* found, memo_error* error);
 } memo_device;
 
 /* Does the table have this function?  A table of older code may end before the function. */

@@ -471,7 +471,8 @@ typedef struct memo_session_desc {
      * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
      * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
      * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
-     * each layer.  It waits in every layer. */
+     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
+     * waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;

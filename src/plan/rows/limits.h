@@ -311,7 +311,8 @@ typedef struct memoi_beside {
     memo_event begun;   /* the engine's: a step begins to compute */
     int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
     int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches. */
+    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
+     * direction has n_places, and size_bytes of the device. */
     int64_t n_places, n_copied;
 } memoi_beside;
 
@@ -342,6 +343,8 @@ typedef struct memoi_inspector {
     char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
+    memo_row_content* found; /* of rows: what memoi_inspector_view has seen last */
+    memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
     uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */

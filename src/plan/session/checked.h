@@ -18,7 +18,8 @@
  * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
  * not lie, so that the old address stays poison for a while. */
 
-#define MEMOI_GUARD 512
+#define MEMOI_GUARD       512
+#define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
 
 /* Where the step is computed. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
@@ -79,7 +80,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
     const int n_slots = s->spans_s ? 4 : 3;
     memo_status status;
-    int64_t at = MEMOI_GUARD, n_requests = 0;
+    int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     if (c->engine.device_memory) { /* of the shape measured before */
         memoi_inspector_start(s);
         return MEMO_STATUS_OK;
@@ -109,25 +110,86 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     }
     c->offsets[n] = c->slot_bytes = at;
 
+    /* The device may look at rows itself. */
+    n_found = memob_max(c->most_rows, at / MEMOI_SWEPT_BYTES + 1);
+    found_bytes = MEMO_DEVICE_HAS(s->device, inspect)
+                      ? memob_align_up(n_found * (int64_t)sizeof *c->found, MEMOI_GUARD)
+                      : 0;
+    if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
+    if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
+
     memob_engine_begin(&c->engine, s->device, NULL, 0);
-    status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes, 2 * at, stream, 1,
-                                  error);
+    status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes + found_bytes,
+                                  2 * at + found_bytes, stream, 1, error);
     c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
     if (!status) memoi_inspector_start(s);
     c->image = c->engine.host_memory;
+    if (!status && found_bytes) {
+        c->found = (memo_row_content*)(void*)(c->image + 2 * at);
+        c->seen =
+            (memo_row_content*)(void*)(c->engine.device_memory + n_slots * at + c->memory_bytes);
+    }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
-            (long long)(n_slots * at + c->memory_bytes));
+            (long long)(n_slots * at + c->memory_bytes + found_bytes));
     return status;
 }
 
-/* Copies a slot to its image on the host, or back, and waits. */
-MEMOI int memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
-    return memoi_inspector_copy(s, memoi_inspector_slot(s, step), s->checker.image,
-                                s->checker.slot_bytes, is_back);
+/* Leaves in c->found what rows of the session's device memory hold, and waits. */
+MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_inspector* c = &s->checker;
+    char* image = c->image + (uintptr_t)bytes % 8;
+    memo_status status;
+    if (n_rows <= 0) return 1;
+    if (c->seen) {
+        status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
+                                    c->seen, &s->call_error);
+        if (!memoi_session_is_ok(s, status)) return 0;
+        return memoi_inspector_copy(s, (char*)c->seen, (char*)c->found,
+                                    n_rows * (int64_t)sizeof *c->found, 0);
+    }
+    if (!memoi_inspector_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    for (int64_t row = 0; row < n_rows; row++)
+        c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
+    return 1;
+}
+
+/* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
+MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_inspector* c = &s->checker;
+    char* image = c->image + (uintptr_t)bytes % 8;
+    int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    memob_poison(image, at);
+    if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
+    for (; at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(at, n_bytes - at);
+        (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                               bytes + at, bytes, n, &s->call_error));
+    }
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
+}
+
+/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
+    const memoi_inspector* c = &s->checker;
+    int64_t at = 0, n, n_rows, row_bytes;
+    if (is_fill && c->slots && n_bytes > 0 && !s->error.status)
+        memoi_inspector_fill(s, bytes, n_bytes);
+    for (; c->slots && !is_fill && at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(n_bytes - at, c->slot_bytes);
+        row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
+        n_rows = n / row_bytes;
+        n = n_rows * row_bytes;
+        if (!memoi_inspector_view(s, bytes + at, row_bytes, n_rows)) break;
+        for (int64_t row = 0; row < n_rows; row++)
+            if (c->found[row].n_poisoned < row_bytes)
+                return at + row * row_bytes + c->found[row].n_poisoned;
+    }
+    return n_bytes;
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
@@ -162,33 +224,37 @@ MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int3
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
 
-/* The first row in [begin, end) of the image that differs from the forward's; end: none.
- * is_forward: the image is the forward's; the first row that is computed from poison. */
-MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t t, int64_t begin,
+/* The first row in [begin, end) of the slot that differs from the forward's, which is c->found[0]
+ * then; end: none.  is_forward: these are the forward's; the first row that is computed from
+ * poison. */
+MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
                                     int64_t end, int is_forward) {
+    memoi_inspector* c = &s->checker;
     uint64_t* hashes = memoi_inspector_hashes(s, step, t);
     const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    for (; begin < end; begin++) {
-        const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
-        const int is_written = memob_poisoned(row, row_bytes) < row_bytes;
-        const uint64_t hash = is_written ? memob_digest(row, row_bytes) : 0;
+    char* rows = memoi_inspector_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    if (!memoi_inspector_view(s, rows, row_bytes, end - begin)) return end;
+    for (int64_t i = 0; begin < end; begin++, i++) {
+        const memo_row_content* row = &c->found[i];
+        const uint64_t hash = row->n_poisoned < row_bytes ? row->digest : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin] || (is_forward && memob_is_of_poison(row, row_bytes))) break;
+        if (hash == hashes[begin] && !(is_forward && row->is_of_poison)) continue;
+        c->found[0] = *row;
+        break;
     }
     return begin;
 }
 
-/* A row of the image differs from the forward's.  why NULL: it was recomputed. */
+/* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
 MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                         const char* why) {
     const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    const char* bytes = s->checker.image + s->checker.offsets[t] + row * row_bytes;
     if (!why)
         why =
             !memoi_inspector_hashes(s, step, t)[row]
                 ? "recompute writes it, but the forward had not when the layer ended; give layers "
                   "that lack it another kind, or compute on compute_stream"
-            : memob_poisoned(bytes, row_bytes) == row_bytes
+            : s->checker.found[0].n_poisoned == row_bytes
                 ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
                   "tensor that it is computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
@@ -208,14 +274,14 @@ MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int3
     return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
 }
 
-/* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
+/* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
  * that the backward gets must have the same bytes. */
 MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
     const int is_forward = after == MEMO_PASS_FORWARD;
-    int is_ok = memoi_inspector_fetch(s, step, 0);
+    int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
@@ -223,9 +289,12 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
                                          : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
-        if (memob_poisoned(c->image + behind, c->offsets[t + 1] - behind) ==
-            c->offsets[t + 1] - behind)
+        const int64_t n_bytes = c->offsets[t + 1] - behind;
+        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes, 0) ==
+            n_bytes) {
+            is_ok = !s->error.status;
             continue;
+        }
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
@@ -270,21 +339,6 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
             is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
     }
     return is_ok;
-}
-
-/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
-    const memoi_inspector* c = &s->checker;
-    int64_t at = 0, n, n_poisoned;
-    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
-        char* image = c->image + (uintptr_t)(bytes + at) % 8;
-        n = memob_min(n_bytes - at, c->slot_bytes);
-        if (is_fill) memob_poison(image, n);
-        if (!memoi_inspector_copy(s, bytes + at, image, n, is_fill)) break;
-        n_poisoned = memob_poisoned(image, n);
-        if (n_poisoned < n) return at + n_poisoned;
-    }
-    return n_bytes;
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
@@ -349,6 +403,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
 
     /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
      * own. */
+    if (!memoi_inspector_fetch_with(s, step, t, 0)) return 0;
     for (u = 0; u < s->desc.n_tensors; u++) {
         char* image = c->image + c->offsets[u];
         if (!memoi_inspector_is_with(s, t, u)) continue;
@@ -361,7 +416,6 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
-    if (!memoi_inspector_fetch_with(s, step, t, 0)) return 0;
     for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);

@@ -122,7 +122,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     const double copies_s[] = {copy->out_s, copy->back_s};
     memoi_beside* b = &s->beside;
     memob_engine* e = &b->engine;
-    double steps_bytes[2], n_bytes = 8 << 20, host_bytes = 64 << 20;
+    double steps_bytes[2], n_bytes = 16 << 20, host_bytes = 64 << 20;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         if (s->desc.device_bytes)
@@ -130,7 +130,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
         if (s->desc.host_bytes)
             host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
     }
-    n_bytes = fmin(n_bytes, host_bytes);
+    n_bytes = fmin(n_bytes, host_bytes) / 2; /* each direction has its own, as they run at once */
 
     for (int32_t pass = 0; pass < 2; pass++) {
         const double sum_s = memoi_session_sum_spans(s, pass, 0);
@@ -140,17 +140,18 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     }
     if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
     b->size_bytes = (int64_t)n_bytes;
-    b->n_places = (int64_t)host_bytes / b->size_bytes;
+    b->n_places = (int64_t)host_bytes / (2 * b->size_bytes);
     for (int32_t pass = 0; pass < 2; pass++)
         b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
 
     memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
     e->events = &b->begun;
     e->n_events = 1;
-    if (memob_engine_acquire(e, "", b->size_bytes, b->n_places * b->size_bytes, NULL, 2, NULL))
+    if (memob_engine_acquire(e, "", 2 * b->size_bytes, 2 * b->n_places * b->size_bytes, NULL, 2,
+                             NULL))
         b->size_bytes = 0;
     else /* the system gives it now */
-        memset(e->host_memory, 0, (size_t)(b->n_places * b->size_bytes));
+        memset(e->host_memory, 0, (size_t)(2 * b->n_places * b->size_bytes));
 }
 
 /* The median of every times_s[first], times_s[first + stride], up to n times. */

@@ -618,7 +618,8 @@ MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
     memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
     memob_engine_wait(&b->engine, stream, 0);
     for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
-        memob_engine_copy(&b->engine, stream, 0, b->n_copied++ % b->n_places * b->size_bytes,
+        memob_engine_copy(&b->engine, stream, is_backward * b->size_bytes,
+                          (is_backward * b->n_places + b->n_copied++ % b->n_places) * b->size_bytes,
                           b->size_bytes);
     (void)memoi_session_is_ok(s, b->engine.status);
 }

@@ -1,0 +1,125 @@
+/* turns_state.h - deterministic threads: the workers of host devices and the thread that enqueues run one
+ * at a time, in an order drawn from a seed.  Include it before memo.h and its implementation.
+ *
+ * A thread may lose its turn where it waits or would sleep, when it has enqueued an operation, and
+ * before it runs one: the points that MEMOB_TURN marks in memo.h.  Then any living thread comes
+ * next.  The seed also draws which threads come seldom, as a race may need one that is far behind.
+ * Nobody sleeps, so that waiting takes turns, not time.  The same seed gives the same order of all
+ * operations. */
+#ifndef TURNS_H
+#define TURNS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MEMOB_TURN(event) turn_##event
+
+enum { TURNS_MAX = 64 };
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed[TURNS_MAX], created;
+    pthread_t threads[TURNS_MAX];
+    int is_alive[TURNS_MAX], shift[TURNS_MAX], n, n_known, now;
+    int64_t n_turns; /* since turns_begin */
+    uint64_t seed, random;
+    int is_on;
+} turns_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .created = PTHREAD_COND_INITIALIZER};
+static __thread int turn_me = -1; /* of other threads, which the turns leave alone */
+
+static uint64_t turns_random(void) {
+    turns_state.random = turns_state.random * 6364136223846793005u + 1442695040888963407u;
+    return turns_state.random >> 24;
+}
+/* A thread of shift k is chosen 2^k times as seldom. */
+static void turns_add(int k) {
+    turns_state.is_alive[k] = 1;
+    turns_state.shift[k] = (int)(turns_random() % 4 * 2);
+    pthread_cond_init(&turns_state.changed[k], NULL);
+}
+static void turns_pass(int me) {
+    uint64_t random;
+    if (++turns_state.n_turns > 2000000) {
+        printf("# turns: no thread goes on, seed %llu\n", (unsigned long long)turns_state.seed);
+        fflush(stdout);
+        abort();
+    }
+    do {
+        random = turns_random();
+        turns_state.now = (int)(random % (uint64_t)turns_state.n);
+    } while (!turns_state.is_alive[turns_state.now] ||
+             random >> 20 & ((1u << turns_state.shift[turns_state.now]) - 1));
+    if (turns_state.now == me) return;
+    pthread_cond_signal(&turns_state.changed[turns_state.now]);
+}
+static void turns_await(int me) {
+    while (turns_state.now != me) pthread_cond_wait(&turns_state.changed[me], &turns_state.lock);
+}
+static int turn_waits(void) {
+    if (!turns_state.is_on || turn_me < 0) return 0;
+    pthread_mutex_lock(&turns_state.lock);
+    turns_pass(turn_me);
+    turns_await(turn_me);
+    pthread_mutex_unlock(&turns_state.lock);
+    return 1;
+}
+
+/* In a new thread, which waits for its turn; its creator waits until it is there. */
+static int turn_begins(void) {
+    if (!turns_state.is_on) return 0;
+    pthread_mutex_lock(&turns_state.lock);
+    if (turns_state.n == TURNS_MAX) abort();
+    turn_me = turns_state.n;
+    turns_state.threads[turn_me] = pthread_self();
+    turns_add(turn_me);
+    turns_state.n++;
+    pthread_cond_signal(&turns_state.created);
+    turns_await(turn_me);
+    pthread_mutex_unlock(&turns_state.lock);
+    return 1;
+}
+static int turn_creates(void) {
+    if (!turns_state.is_on || turn_me < 0) return 0;
+    pthread_mutex_lock(&turns_state.lock);
+    while (turns_state.n == turns_state.n_known)
+        pthread_cond_wait(&turns_state.created, &turns_state.lock);
+    turns_state.n_known++;
+    pthread_mutex_unlock(&turns_state.lock);
+    return 1;
+}
+static int turn_ends(void) {
+    if (!turns_state.is_on || turn_me < 0) return 0;
+    pthread_mutex_lock(&turns_state.lock);
+    turns_state.is_alive[turn_me] = 0;
+    turns_pass(turn_me);
+    pthread_mutex_unlock(&turns_state.lock);
+    turn_me = -1;
+    return 1;
+}
+/* Until the thread has ended: a join would keep the turn. */
+static int turn_joins(pthread_t thread) {
+    int k = turns_state.n - 1;
+    if (!turns_state.is_on || turn_me < 0) return 0;
+    while (k > 0 && !(turns_state.is_alive[k] && pthread_equal(turns_state.threads[k], thread)))
+        k--;
+    while (k > 0 && turns_state.is_alive[k]) (void)turn_waits();
+    return 1;
+}
+
+/* From here on threads that begin take turns with the calling thread, until turns_end; devices are
+ * made and destroyed between the two. */
+static void turns_begin(uint64_t seed) {
+    turns_state.seed = turns_state.random = seed;
+    turns_state.n = turns_state.n_known = 1;
+    turns_state.now = turn_me = 0;
+    turns_state.n_turns = 0;
+    turns_add(0);
+    turns_state.is_on = 1;
+}
+static void turns_end(void) {
+    turns_state.is_on = 0;
+    turn_me = -1;
+}
+
+#endif
