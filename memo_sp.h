@@ -514,6 +514,9 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
+     * follow theirs.  NULL: none.  Borrowed, too. */
+    const int64_t* document_parents;
     /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
@@ -533,6 +536,7 @@ typedef struct memo_sharding {
     int64_t ring_tokens;            /* ulysses * local_tokens */
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
+    const int64_t* document_parents;
     int64_t slice_tokens;
     /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
     memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
@@ -565,8 +569,8 @@ MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the documents of the sharding, or one document if the sharding has none.  Padding
+ * documents, positions count from the begin of each document, behind its ancestors.  document_begins
+ * (n_documents + 1): NULL means the documents of the sharding, or one document if the sharding has none.  Padding
  * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
@@ -631,14 +635,23 @@ typedef struct memo_mask {
      * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
+     * parent of its document, of the parent's parent, and so on.  document_parents[i] (n_documents)
+     * is an earlier document, or -1.  Documents are in preorder: the parent of document i is i - 1
+     * or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX ancestors.  Not with windows,
+     * first_query or a key_sharding.  The local attention is called for each level of the tree, and
+     * its masks have no parents.  NULL: no document has a parent. */
+    const int64_t* document_parents;
     /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
      * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
      * used; windows must be 0 and documents NULL.  NULL: the fields above. */
     const int64_t *key_first, *key_end;
 } memo_mask;
 
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  O(log
- * n_documents). */
+#define MEMO_TREE_DEPTH_MAX 31
+
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of parents
+ * are not among these.  O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
@@ -825,6 +838,8 @@ typedef struct memo_sp_attention_desc {
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
+    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
+    int32_t has_trees;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
@@ -1617,10 +1632,10 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in five calls: create an object once, begin each batch with its documents, and
+ * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
  * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
  * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Long documents are cut zigzag, short ones stay on one rank: the sharding
+ * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut zigzag, short ones stay on one rank: the sharding
  * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
@@ -1645,7 +1660,8 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int64_t window; /* a query sees fewer than `window` tokens back; 0: no limit */
+    int32_t has_trees; /* 1: memo_sequence_begin_tree may be called */
+    int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
 } memo_sequence_desc;
 
 typedef struct memo_sequence memo_sequence;
@@ -1666,10 +1682,19 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          int64_t n_documents, memo_error* error);
 
+/* The same, of documents with parents (memo_mask.document_parents), which is copied, too: several
+ * answers to one prompt, which is in the batch once.  Positions of a document follow those of its
+ * parent.  Labels end with each document: if a parent's last token has to predict the first token
+ * of each child, let each child begin with a copy of that token instead. */
+MEMO_TRY memo_status memo_sequence_begin_tree(memo_sequence* sequence,
+                                              const int64_t* document_begins,
+                                              const int64_t* document_parents, int64_t n_documents,
+                                              memo_error* error);
+
 /* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
 MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
-/* positions[rows of this rank]: of each row, counted from the begin of its document, for rotary
- * embeddings.  A batch must have begun. */
+/* positions[rows of this rank]: of each row, counted from the begin of its document, behind its
+ * ancestors, for rotary embeddings.  A batch must have begun. */
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
 /* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
@@ -5073,6 +5098,36 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
         name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
+/* The parent of i is i - 1 or one of its ancestors.  NULL is valid. */
+MEMOI memo_status memoi_sharding_check_parents(const char* name, const int64_t* parents,
+                                               int64_t n_documents, memo_error* error) {
+    for (int64_t i = 0; i < n_documents && parents; i++) {
+        int64_t at = i - 1, depth = 0;
+        while (at > parents[i] && at >= 0) at = parents[at];
+        if (at != parents[i])
+            return MEMOB_INVALID(error,
+                                 "%s[%lld]: %lld; -1, the document before, or one of that one's "
+                                 "ancestors is valid (preorder)",
+                                 name, (long long)i, (long long)parents[i]);
+        for (; at >= 0; depth++) at = parents[at];
+        if (depth > MEMO_TREE_DEPTH_MAX)
+            return MEMOB_INVALID(error, "%s[%lld]: %lld ancestors; at most %d are valid", name,
+                                 (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Tokens of the ancestors of a document. */
+MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t document) {
+    const int64_t *begins = sharding->document_begins, *parents = sharding->document_parents;
+    int64_t n = 0;
+    while (parents && parents[document] >= 0) {
+        document = parents[document];
+        n += begins[document + 1] - begins[document];
+    }
+    return n;
+}
+
 /* All but the pieces of documents. */
 MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
                                          memo_error* error) {
@@ -5102,6 +5157,13 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     sharding->n_tokens = desc->n_tokens;
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
+    if (desc->document_parents && !desc->document_begins)
+        return MEMOB_INVALID(error, "memo_sharding_desc.document_parents: not NULL, but "
+                                    "document_begins is; pass both");
+    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
+                                     sharding->n_documents, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
@@ -5189,7 +5251,7 @@ MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sh
     return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
-/* Positions of a document, behind n_before others that are elsewhere. */
+/* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
 typedef struct memoi_spread_part {
     int64_t begin, end, n_before;
 } memoi_spread_part;
@@ -5346,6 +5408,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_part* part = &parts[n_parts++];
         part->begin = begins[order[i].index];
         part->end = begins[order[i].index + 1];
+        part->n_before = memoi_sharding_prefix(sharding, order[i].index);
         s.most_apart += memoi_spread_scores(part) / rd / 32;
     }
     for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
@@ -5503,13 +5566,22 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    int64_t row = 0, begin = 0, end = 0;
+    const int has_parents = !document_begins && sharding->document_parents;
+    int64_t row = 0, begin = 0, end = 0, n_before = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (int64_t i = 0; i < run.count; i++) {
-            int64_t position = run.start + i;
+            const int64_t position = run.start + i;
+            const int is_new = has_parents && (position < begin || position >= end);
             memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
-            *positions++ = position - begin;
+            if (is_new)
+                n_before =
+                    position < sharding->n_tokens
+                        ? memoi_sharding_prefix(
+                              sharding, memoi_sharding_search(sharding->document_begins, 1,
+                                                              sharding->n_documents, position))
+                        : 0;
+            *positions++ = position - begin + n_before;
         }
 }
 
@@ -5764,6 +5836,48 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
 }
+
+/* --- trees --- */
+
+/* The number of ancestors of a document. */
+MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
+    int32_t depth = 0;
+    while ((document = mask->document_parents[document]) >= 0) depth++;
+    return depth;
+}
+
+/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
+MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
+        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
+    return n + 1;
+}
+
+/* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
+ * are in preorder.  first, end: (n_tokens). */
+MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
+                                int64_t* end) {
+    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
+    int64_t low = 0, high = 0;
+    for (int64_t i = 0; i < mask->n_documents && parents; i++) {
+        int64_t ancestor = i;
+        int32_t n = memoi_mask_depth(mask, i);
+        low = high;
+        if (n > depth) {
+            for (; n > depth; n--) ancestor = parents[ancestor];
+            low = begins[ancestor];
+            high = begins[ancestor + 1];
+        }
+        for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
+            first[q] = low;
+            end[q] = high;
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+        }
+    }
+}
+
+/* --- runs --- */
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
@@ -6154,6 +6268,7 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
     const memoi_shape_tokens* tokens;
@@ -6231,6 +6346,7 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
     if (!mask.document_begins && !mask.key_first) {
         mask.document_begins = keys->document_begins;
         mask.n_documents = keys->n_documents;
+        if (!mask.document_parents) mask.document_parents = keys->document_parents;
     }
     return mask;
 }
@@ -6497,7 +6613,10 @@ struct memo_exchange {
     memoi_shape shape; /* the attention's, with tokens */
     memoi_shape_tokens tokens[2];
     memob_arrays arrays;
-    memo_mask* masks;  /* (n_parts), complete */
+    /* (n_parts, n_levels), complete.  Of a tree, level 0 is within documents, and each further one
+     * sees the ancestors at a depth. */
+    memo_mask* masks;
+    int32_t n_levels;
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
@@ -6507,7 +6626,7 @@ struct memo_exchange {
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
-    memoi_exchange_step* steps; /* (ring, n_parts) */
+    memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
@@ -6518,15 +6637,15 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    /* Positions that runs of queries see: of rank r in a part from first_sight[part * ring + r]. */
+    /* Positions that runs of queries see: of rank r and mask m from first_sight[m * ring + r]. */
     memoi_exchange_sight* sights;
-    int64_t* first_sight; /* (n_parts * ring + 1) */
+    int64_t* first_sight; /* (n_parts * n_levels * ring + 1) */
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
-                                                        int32_t part) {
-    return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
+                                                        int32_t mask) {
+    return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
     return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
@@ -6685,28 +6804,6 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* Step 0 has all queries, because it sets every row but padding. */
-MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
-    const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
-    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape->n_parts + part];
-    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
-    r->k_runs = memoi_shape_runs(shape, 1, (me - distance + rd) % rd, &r->n_k_runs);
-    if (s) { /* pieces arrive one after another */
-        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
-                                                (plan->most_runs + MEMOI_PIECES_MAX);
-        r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
-        r->k_runs = runs;
-        r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
-        r->q_runs += p->q_begin;
-        r->n_q_runs = p->q_end - p->q_begin;
-    }
-    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
-    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
-    r->k_row = part ? r[-1].k_row + r[-1].n_k_rows : 0;
-}
-
 /* --- what each rank reads --- */
 
 /* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
@@ -6748,7 +6845,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_ranks = (int64_t)shape->n_parts * shape->sharding.ring;
+    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * shape->sharding.ring;
     plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
@@ -6772,14 +6869,18 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     }
 }
 
-/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
- * queries see.  So a run of keys that ends before, or was read to its end, is done. */
-MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
-                                                int32_t owner, int32_t reader) {
+/* A group has a message for each piece of a sequence. */
+MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
+    return (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+}
+
+/* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends
+ * of what queries see.  So a run of keys that ends before, or was read to its end, is done. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, int32_t mask,
+                                                     int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
-    /* A group has a message for each piece of a sequence. */
-    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int64_t* first_sight = plan->first_sight + (int64_t)part * shape->sharding.ring + reader;
+    const int32_t most = memoi_exchange_most(shape);
+    const int64_t* first_sight = plan->first_sight + (int64_t)mask * shape->sharding.ring + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
@@ -6800,6 +6901,38 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
         if (!p.q_end) p.q_begin = plan->sights[s].run;
         p.q_end = plan->sights[s].run + 1;
     }
+    return p;
+}
+
+/* Adds rows of other pieces.  Gaps in one that are rows of the other count as rows that are not
+ * needed, which takes more than `most` ranges. */
+MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
+                                int32_t most) {
+    const memoi_exchange_pieces own = *p;
+    const int64_t n_gaps = own.n_rows - own.n_needed + other->n_rows - other->n_needed;
+    memset(p, 0, sizeof *p);
+    for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
+        const int is_own =
+            k == other->n || (i < own.n && own.rows[i].begin <= other->rows[k].begin);
+        const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
+        memoi_exchange_add_rows(p, most, rows->begin, rows->end);
+    }
+    p->n_needed = memob_max(p->n_needed - n_gaps, 0);
+    p->q_begin = own.q_begin;
+    p->q_end = own.q_end;
+}
+
+/* What a reader reads of an owner's keys, under all masks of a part. */
+MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
+                                                int32_t owner, int32_t reader) {
+    const int32_t most = memoi_exchange_most(&plan->shape), first = part * plan->n_levels;
+    memoi_exchange_pieces p = memoi_exchange_read_mask(plan, first, owner, reader);
+    int64_t row;
+    for (int32_t i = 1; i < plan->n_levels; i++) {
+        const memoi_exchange_pieces level =
+            memoi_exchange_read_mask(plan, first + i, owner, reader);
+        memoi_exchange_unite(&p, &level, most);
+    }
 
     /* Gaps that were not closed must be worth their messages. */
     row = p.n ? p.rows[p.n - 1].end - p.rows[0].begin : 0;
@@ -6809,6 +6942,34 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
         p.n = 1;
     }
     return p;
+}
+
+/* Step 0 has all queries of level 0, because these set every row but padding.  All levels of a part
+ * have the keys that any of them reads. */
+MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
+    const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
+    const int has_levels = plan->n_levels > 1, is_first = mask % plan->n_levels == 0;
+    memoi_exchange_pieces p = *memoi_exchange_pieces_of(plan, 1, distance, part);
+    memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
+    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
+    r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
+    if (s) { /* pieces arrive one after another */
+        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
+                                                (plan->most_runs + MEMOI_PIECES_MAX);
+        r->n_k_runs = memoi_exchange_runs_of(&p, r->k_runs, r->n_k_runs, runs);
+        r->k_runs = runs;
+    }
+    if (has_levels && (s || !is_first)) p = memoi_exchange_read_mask(plan, mask, owner, me);
+    if (s || !is_first) {
+        r->q_row = memoi_exchange_runs_rows(r->q_runs, p.q_begin);
+        r->q_runs += p.q_begin;
+        r->n_q_runs = p.q_end - p.q_begin;
+    }
+    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
+    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
+    r->k_row = mask ? r[-1].k_row + is_first * r[-1].n_k_rows : 0;
 }
 
 /* --- turns --- */
@@ -6919,17 +7080,32 @@ MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts)
         }
 }
 
+MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
+    memob_arrays* arrays = &plan->arrays;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
+    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
+    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
+}
+
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
  * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts;
+    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
-    memoi_exchange_look(plan);
+    memoi_exchange_make_arrays(plan);
+    if (!plan->arrays.failed) memoi_exchange_look(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
@@ -6958,11 +7134,11 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
+    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
         for (s = 0; s < n; s++) {
-            memoi_exchange_make_step(plan, s, part);
-            plan->computes |= memoi_exchange_step_of(plan, s, part)->n_q_rows &&
-                              memoi_exchange_step_of(plan, s, part)->n_k_rows;
+            memoi_exchange_make_step(plan, s, mask);
+            plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
+                              memoi_exchange_step_of(plan, s, mask)->n_k_rows;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
@@ -7123,9 +7299,16 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
     b->d_v += v;
 }
 
+/* Does a step merge its output into that of others? */
+MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
+    return !ring->is_backward && (s || mask % ring->plan->n_levels);
+}
+
 /* The rectangle of step s. */
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask,
                                             const memoi_exchange_step* r, int32_t s) {
+    const int32_t part = mask / ring->plan->n_levels;
+    const int merges = memoi_ring_merges(ring, mask, s);
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
@@ -7144,7 +7327,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
-    block.mask = ring->plan->masks[part];
+    block.mask = ring->plan->masks[mask];
+    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);
@@ -7161,7 +7345,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.q = ring->q;
     block.k = memoi_ring_keys(ring, 0, s);
     block.v = memoi_ring_keys(ring, 1, s);
-    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    block.lse = merges ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
@@ -7170,7 +7354,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_k = d_kv[0];
         block.d_v = d_kv[1];
     } else {
-        block.out = s ? buffers->block_out : ring->out;
+        block.out = merges ? buffers->block_out : ring->out;
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
@@ -7487,8 +7671,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
-    for (int32_t part = 0; part < shape->n_parts; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
+    for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
@@ -7504,9 +7688,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
             memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
         }
         has_worked = 1;
-        block = memoi_ring_block(ring, part, step, s);
+        block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
+        if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
@@ -7597,6 +7781,7 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->n_tokens,
                                      sharding->document_begins,
                                      sharding->n_documents,
+                                     sharding->document_parents,
                                      sharding->slice_tokens};
     memo_sharding made;
     if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7732,6 +7917,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
+    shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
 }
 
@@ -7852,8 +8038,9 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
     if (!is_backward) {
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        const int merges = has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
         return c.n_bytes;
     }
 
@@ -7925,7 +8112,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
     K(FIRST_QUERY, "memo_mask.first_query")                                                        \
     K(INTERVALS, "memo_mask: key_first or key_end")
 
@@ -7955,6 +8142,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+        memoi_label_add_array(label, field, own->document_parents, own->n_documents);
     }
 }
 
@@ -7962,12 +8150,14 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part];
+        const memo_mask* mask = &plan->masks[part * plan->n_levels];
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
+                              mask->n_documents);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
@@ -8051,17 +8241,80 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Levels of a tree are intervals of keys, counted like the queries. */
+MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
+                                             memo_error* error) {
+    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
+                       : mask->window_before || mask->window_after ? "beside a window"
+                       : mask->first_query                         ? "beside first_query"
+                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
+                                                 : NULL;
+    if (also)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
+                             "document_begins and parents alone",
+                             also);
+    if (!shape->has_trees)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL, but the attention has no "
+                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
+                                        mask->n_documents, error);
+}
+
 /* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
+                                          memo_error* error) {
+    memo_status status;
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                          mask->n_documents, mask->n_keys, error);
+    if (!mask->document_parents && (mask->key_first || mask->key_end))
+        return memoi_hybrid_intervals_check(mask, error);
+    status =
+        mask->document_begins
+            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                             mask->n_documents, mask->n_keys, error)
+            : MEMO_STATUS_OK;
+    if (status || !mask->document_parents) return status;
+    return memoi_hybrid_parents_check(shape, mask, error);
+}
+
+/* The masks of all parts, complete and checked, with their levels. */
+MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
+                                          memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_tokens = shape->sharding.n_tokens;
+    const memo_mask causal = MEMO_ZERO(memo_mask);
+    plan->n_levels = 1;
+    for (int32_t i = 0; i < shape->n_parts; i++) {
+        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
+        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
+            !(given && given[i].document_begins))
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+    }
+
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+        const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
+        memo_mask* mask = &plan->masks[i];
+        int64_t* ends;
+        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
+        if (!level) continue;
+        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
+        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
+        mask->key_first = ends;
+        mask->key_end = ends + n_tokens;
+        mask->document_begins = mask->document_parents = NULL;
+    }
+    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
+                               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -8069,10 +8322,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memoi_shape* shape = &plan->shape;
     const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
     const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
-    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
     const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
-    const memo_mask causal = MEMO_ZERO(memo_mask);
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
@@ -8091,18 +8342,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
-    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
-    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
-    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
-    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
-                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
-    plan->turn_of =
-        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
-    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -8111,16 +8350,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
-        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
-        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
-            !given->document_begins)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
-        plan->masks[i] = memoi_shape_mask(shape, *given);
-        status = memoi_hybrid_mask_check(&plan->masks[i], error);
-    }
+    status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     memoi_exchange_make(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
@@ -8521,7 +8751,8 @@ struct memo_sequence {
     memo_sharding sharding; /* of the batch, or of creation */
     memo_sp_attention* attention;
     memo_exchange* exchange; /* NULL: no batch has begun */
-    int64_t* begins;         /* the documents of the batch */
+    int64_t* begins;         /* the documents of the batch; behind them their parents */
+    const int64_t* parents;  /* NULL: none */
     int64_t capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
@@ -8529,16 +8760,18 @@ struct memo_sequence {
 
 /* Errors of the parts name fields of their descs, which the caller has not filled. */
 MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
-    static const char* const parts[] = {"memo_sp_attention_desc", "memo_sharding_desc",
-                                        "memo_exchange_desc.sharding", "memo_mask"};
+    static const char* const names[][2] = {
+        {"memo_sp_attention_desc", "memo_sequence_desc"},
+        {"memo_sharding_desc.document_parents", "memo_sequence_begin.document_parents"},
+        {"memo_sharding_desc", "memo_sequence_desc"},
+        {"memo_exchange_desc.sharding", "memo_sequence_begin"},
+        {"memo_mask", "memo_sequence_begin"}};
     memo_error told;
-    for (int i = 0; i < 4 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
-        const size_t n = strlen(parts[i]);
-        if (strncmp(error->message, parts[i], n)) continue;
+    for (int i = 0; i < 5 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
+        const size_t n = strlen(names[i][0]);
+        if (strncmp(error->message, names[i][0], n)) continue;
         told = *error;
-        return memo_error_set(error, status, "%s%s",
-                              i < 2 ? "memo_sequence_desc" : "memo_sequence_begin",
-                              told.message + n);
+        return memo_error_set(error, status, "%s%s", names[i][1], told.message + n);
     }
     return status;
 }
@@ -8554,6 +8787,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     desc.n_tokens = s->desc.n_tokens;
     desc.document_begins = s->begins;
     desc.n_documents = n_documents;
+    desc.document_parents = s->parents;
     status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
@@ -8611,6 +8845,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.sends_again = desc->sends_again;
     attention.rounds_gradients = desc->rounds_gradients;
     attention.ulysses_groups = desc->ulysses_groups;
+    attention.has_trees = desc->has_trees;
     attention.attention = desc->attention;
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
@@ -8646,24 +8881,32 @@ void memo_sequence_destroy(memo_sequence* s) {
     MEMO_FREE(s);
 }
 
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                int64_t n_documents, memo_error* error) {
+memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_begins,
+                                     const int64_t* document_parents, int64_t n_documents,
+                                     memo_error* error) {
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     s->exchange = NULL;
+    s->parents = NULL;
     if (!document_begins) n_documents = 1;
+    if (document_parents && !s->desc.has_trees)
+        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
+                                    "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_reserve(&s->begins, &s->capacity, n_documents + 1, sizeof *s->begins))
+    if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
         return memob_no_memory(error, "the documents of a batch");
     s->begins[0] = 0;
     s->begins[n_documents] = s->desc.n_tokens;
     if (document_begins)
         memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
+    if (document_begins && document_parents)
+        s->parents = (const int64_t*)memcpy(s->begins + n_documents + 1, document_parents,
+                                            (size_t)n_documents * sizeof *s->begins);
 
     status = memoi_sequence_shard(s, n_documents, error);
     mask.window_before = s->desc.window;
@@ -8671,6 +8914,11 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
     return memoi_sequence_failed(status, error);
+}
+
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                int64_t n_documents, memo_error* error) {
+    return memo_sequence_begin_tree(s, document_begins, NULL, n_documents, error);
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {

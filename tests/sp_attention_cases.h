@@ -44,6 +44,8 @@ typedef struct attention_case {
     int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
+    int32_t has_tree;    /* document i also sees parents[i], and so on */
+    int64_t parents[MAX_DOCUMENTS];
     /* Not 0: cross-attention, with n_documents documents of keys. */
     int64_t n_keys, key_begins[MAX_DOCUMENTS + 1];
     memo_sharding_kind key_sharding;
@@ -96,12 +98,15 @@ static const char* case_text(const attention_case* c) {
              "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
              c->ring, c->ulysses, memo_sharding_name(c->sharding),
              c->mask == MEMO_MASK_CAUSAL ? "causal" : "full", (int)c->window, (int)c->window_after,
-             c->has_prefixes ? ", prefixes," : "", c->has_intervals ? ", intervals," : "",
-             (int)c->first_query, (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
-             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
-             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->latent_size,
-             (int)c->slice_tokens, c->ulysses_groups, c->attracts, memo_type_name(c->type),
-             c->sends_again ? ", sends again" : "", c->rounds_gradients ? ", rounds gradients" : "",
+             c->has_tree       ? " a tree,"
+             : c->has_prefixes ? ", prefixes,"
+                               : "",
+             c->has_intervals ? ", intervals," : "", (int)c->first_query, (int)c->n_documents,
+             c->softcap > 0 ? " (softcap)" : "", c->others ? " (a mask for each)" : "", c->n_batch,
+             (int)c->n_tokens, (int)c->n_keys, c->n_q_heads, c->n_kv_heads, c->head_size,
+             c->v_head_size, c->latent_size, (int)c->slice_tokens, c->ulysses_groups, c->attracts,
+             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->rounds_gradients ? ", rounds gradients" : "",
              c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
@@ -225,6 +230,13 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
     const int64_t* keys = c->n_keys && !c->first_query ? c->key_begins : c->document_begins;
     if (c->key_first) return key >= c->key_first[query] && key < c->key_end[query];
     if (c->first_query > 0) query += c->first_query;
+    if (c->has_tree) { /* a key of an ancestor */
+        int64_t of_query = c->n_documents - 1, of_key = of_query;
+        while (query < c->document_begins[of_query]) of_query--;
+        while (key < c->document_begins[of_key]) of_key--;
+        for (i = c->parents[of_query]; i >= 0; i = c->parents[i])
+            if (i == of_key) return 1;
+    }
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
         if ((query < c->document_begins[i]) != (key < keys[i])) return 0;
     for (i = 0; i + 1 < c->n_documents; i++) /* from here on positions in the document */
@@ -735,6 +747,7 @@ static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
     }
+    if (c->has_tree && mask.document_begins) mask.document_parents = c->parents;
     return mask;
 }
 
@@ -750,6 +763,7 @@ static memo_status sharding_of_rows(const attention_case* c, int is_of_own_keys,
     if (desc.kind == MEMO_SHARDING_DOCUMENTS) { /* of the case, which stays */
         desc.document_begins = is_of_own_keys ? c->key_begins : c->document_begins;
         desc.n_documents = c->n_documents;
+        desc.document_parents = c->has_tree ? c->parents : NULL;
     }
     return keep_sharding(&desc, sharding, error);
 }
@@ -861,6 +875,7 @@ static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_m
     desc.ulysses = mesh->ulysses;
     desc.n_batch = c->n_batch;
     desc.n_masks = c->others ? c->n_batch : 0;
+    for (int32_t b = 0; b < c->n_batch; b++) desc.has_trees |= case_of_row(c, b)->has_tree;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
@@ -910,6 +925,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         if (!b || masks[b].key_first || !row->n_documents) continue;
         masks[b].document_begins = row->document_begins; /* not those of the sharding */
         masks[b].n_documents = row->n_documents;
+        masks[b].document_parents = row->has_tree ? row->parents : NULL;
     }
     if (sharding_of_case(c, &sharding, error) || key_sharding_of_case(c, &key_sharding, error))
         return error->status;

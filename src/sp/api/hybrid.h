@@ -24,6 +24,8 @@ typedef struct memo_sp_attention_desc {
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
+    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
+    int32_t has_trees;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;

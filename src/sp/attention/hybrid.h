@@ -46,6 +46,7 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->n_tokens,
                                      sharding->document_begins,
                                      sharding->n_documents,
+                                     sharding->document_parents,
                                      sharding->slice_tokens};
     memo_sharding made;
     if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -181,6 +182,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
+    shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
 }
 
@@ -301,8 +303,9 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
     if (!is_backward) {
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        const int merges = has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
         return c.n_bytes;
     }
 
@@ -374,7 +377,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
     K(FIRST_QUERY, "memo_mask.first_query")                                                        \
     K(INTERVALS, "memo_mask: key_first or key_end")
 
@@ -404,6 +407,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+        memoi_label_add_array(label, field, own->document_parents, own->n_documents);
     }
 }
 
@@ -411,12 +415,14 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part];
+        const memo_mask* mask = &plan->masks[part * plan->n_levels];
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
+                              mask->n_documents);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
@@ -500,17 +506,80 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Levels of a tree are intervals of keys, counted like the queries. */
+MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
+                                             memo_error* error) {
+    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
+                       : mask->window_before || mask->window_after ? "beside a window"
+                       : mask->first_query                         ? "beside first_query"
+                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
+                                                 : NULL;
+    if (also)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
+                             "document_begins and parents alone",
+                             also);
+    if (!shape->has_trees)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL, but the attention has no "
+                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
+                                        mask->n_documents, error);
+}
+
 /* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
+                                          memo_error* error) {
+    memo_status status;
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                          mask->n_documents, mask->n_keys, error);
+    if (!mask->document_parents && (mask->key_first || mask->key_end))
+        return memoi_hybrid_intervals_check(mask, error);
+    status =
+        mask->document_begins
+            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                             mask->n_documents, mask->n_keys, error)
+            : MEMO_STATUS_OK;
+    if (status || !mask->document_parents) return status;
+    return memoi_hybrid_parents_check(shape, mask, error);
+}
+
+/* The masks of all parts, complete and checked, with their levels. */
+MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
+                                          memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_tokens = shape->sharding.n_tokens;
+    const memo_mask causal = MEMO_ZERO(memo_mask);
+    plan->n_levels = 1;
+    for (int32_t i = 0; i < shape->n_parts; i++) {
+        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
+        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
+            !(given && given[i].document_begins))
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+    }
+
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+        const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
+        memo_mask* mask = &plan->masks[i];
+        int64_t* ends;
+        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
+        if (!level) continue;
+        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
+        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
+        mask->key_first = ends;
+        mask->key_end = ends + n_tokens;
+        mask->document_begins = mask->document_parents = NULL;
+    }
+    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
+                               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -518,10 +587,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memoi_shape* shape = &plan->shape;
     const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
     const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
-    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
     const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
-    const memo_mask causal = MEMO_ZERO(memo_mask);
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
@@ -540,18 +607,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
-    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
-    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
-    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
-    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
-                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
-    plan->turn_of =
-        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
-    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -560,16 +615,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
-        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
-        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
-            !given->document_begins)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
-        plan->masks[i] = memoi_shape_mask(shape, *given);
-        status = memoi_hybrid_mask_check(&plan->masks[i], error);
-    }
+    status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     memoi_exchange_make(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");

@@ -142,9 +142,16 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
     b->d_v += v;
 }
 
+/* Does a step merge its output into that of others? */
+MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
+    return !ring->is_backward && (s || mask % ring->plan->n_levels);
+}
+
 /* The rectangle of step s. */
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask,
                                             const memoi_exchange_step* r, int32_t s) {
+    const int32_t part = mask / ring->plan->n_levels;
+    const int merges = memoi_ring_merges(ring, mask, s);
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
@@ -163,7 +170,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
-    block.mask = ring->plan->masks[part];
+    block.mask = ring->plan->masks[mask];
+    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);
@@ -180,7 +188,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.q = ring->q;
     block.k = memoi_ring_keys(ring, 0, s);
     block.v = memoi_ring_keys(ring, 1, s);
-    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    block.lse = merges ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
@@ -189,7 +197,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_k = d_kv[0];
         block.d_v = d_kv[1];
     } else {
-        block.out = s ? buffers->block_out : ring->out;
+        block.out = merges ? buffers->block_out : ring->out;
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
@@ -506,8 +514,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
-    for (int32_t part = 0; part < shape->n_parts; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
+    for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
@@ -523,9 +531,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
             memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
         }
         has_worked = 1;
-        block = memoi_ring_block(ring, part, step, s);
+        block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
+        if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
