@@ -433,6 +433,8 @@ MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int
 typedef struct memo_mesh_desc {
     /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
+    /* Nodes that a ring spans, each with as many consecutive ring ranks; 0: 1.  Divides ring. */
+    int32_t nodes;
 } memo_mesh_desc;
 
 /* Every group exists; a group of degree 1 has a single rank, so no caller needs a branch. */
@@ -445,6 +447,7 @@ typedef struct memo_mesh {
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
+    memo_comm* nodes;    /* ring ranks at the same place of their nodes; NULL: one node */
     memo_comm* sequence; /* ring x ulysses: the ranks that share a sequence */
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
@@ -833,6 +836,10 @@ typedef struct memo_sp_attention_desc {
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
+    /* A ring over nodes, whose ranks at the same place of each node are `nodes`: memo_mesh.nodes.
+     * Each row crosses to a node once (chapter 6).  NULL: none.  n_nodes: used if it is NULL. */
+    memo_comm* nodes;
+    int32_t n_nodes;
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
@@ -949,10 +956,11 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank. */
+ * row, each gradient once from that rank; with nodes, also each row once to each node. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
+    int64_t crossed_rows[2]; /* that this rank sends to other nodes, if the desc has nodes */
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
@@ -1651,6 +1659,7 @@ typedef struct memo_sequence_desc {
      * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
     memo_comm* comm;
     int32_t ulysses;
+    int32_t nodes; /* that the ring spans (chapter 6); 0: 1 */
     int64_t n_tokens;
     int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
     /* As in memo_sp_attention_desc. */
@@ -2601,6 +2610,7 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>ring over nodes     rows that cross between nodes once
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
@@ -4981,6 +4991,10 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
+MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
+    return degrees->nodes > 0 ? degrees->nodes : 1;
+}
+
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
@@ -4992,6 +5006,9 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+            return MEMOB_INVALID(error, "memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
+                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * *degree;
     }
@@ -5058,6 +5075,11 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
                                  memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
+    if (!status && mesh->degrees.nodes > 1) {
+        const int32_t n = mesh->degrees.ring / mesh->degrees.nodes; /* ring ranks of a node */
+        status = memo_comm_split(mesh->ring, mesh->ring_rank % n, mesh->ring_rank / n, "nodes",
+                                 &mesh->nodes, error);
+    }
     if (!status)
         mesh->world = world;
     else
@@ -5068,6 +5090,7 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 
 void memo_mesh_destroy(memo_mesh* mesh) {
     if (!mesh) return;
+    memo_comm_destroy(mesh->nodes);
     for (int i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }
@@ -5653,6 +5676,7 @@ enum {
     MEMOI_TARGET_COMM, /* of blocks */
     MEMOI_TARGET_RING = MEMOI_TARGET_COMM,
     MEMOI_TARGET_ULYSSES,
+    MEMOI_TARGET_NODES,
     MEMOI_TARGET_N_STREAMS
 };
 /* Events of attention. */
@@ -5660,7 +5684,9 @@ enum {
     MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
     MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
     MEMOI_TARGET_ROWS,      /* a group has left by rows */
-    MEMOI_TARGET_COMPUTED,
+    MEMOI_TARGET_RINGS,     /* rings within a node are computed */
+    MEMOI_TARGET_CROSSED,   /* rows of other nodes have arrived; of even and of odd rings */
+    MEMOI_TARGET_COMPUTED = MEMOI_TARGET_CROSSED + 2,
     MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
     MEMOI_TARGET_EXCHANGES = 64,
     MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
@@ -6256,6 +6282,7 @@ typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
+    int32_t n_nodes; /* of the ring; consecutive ring ranks share a node */
     int32_t n_batch, n_q_heads, head_size, v_head_size;
     int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
     int32_t n_read_heads;           /* of keys, as attention reads them */
@@ -6637,10 +6664,19 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    /* Positions that runs of queries see: of rank r and mask m from first_sight[m * ring + r]. */
+    /* Positions that runs of queries see: of rank r and mask m from
+     * first_sight[m * n_lookers + r]. */
     memoi_exchange_sight* sights;
-    int64_t* first_sight; /* (n_parts * n_levels * ring + 1) */
+    int64_t* first_sight; /* (n_parts * n_levels * n_lookers + 1) */
+    /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
+    int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
+    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
+    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
+    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
+    int32_t is_held;                 /* step 0 reads rows of another node */
+    int32_t has_own_work;            /* step 0 computes */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -6654,6 +6690,11 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
+                                                              int is_receive, int32_t d) {
+    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
 }
 
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
@@ -6845,13 +6886,13 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * shape->sharding.ring;
+    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * plan->n_lookers;
     plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
         for (int64_t r = 0; r < n_ranks; r++) {
-            const memo_mask* mask = &plan->masks[r / shape->sharding.ring];
-            const int32_t rank = (int32_t)(r % shape->sharding.ring);
+            const memo_mask* mask = &plan->masks[r / plan->n_lookers];
+            const int32_t rank = (int32_t)(r % plan->n_lookers);
             int32_t n_runs;
             const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
             plan->first_sight[r] = n;
@@ -6880,7 +6921,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
                                                      int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const int32_t most = memoi_exchange_most(shape);
-    const int64_t* first_sight = plan->first_sight + (int64_t)mask * shape->sharding.ring + reader;
+    const int64_t* first_sight =
+        plan->first_sight + (int64_t)mask * plan->n_lookers + plan->first_looker + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
@@ -6922,35 +6964,37 @@ MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_p
     p->q_end = own.q_end;
 }
 
+/* Gaps that were not closed must be worth their messages. */
+MEMOI void memoi_exchange_close_gaps(memoi_exchange_pieces* p, int32_t most) {
+    const int64_t n = p->n ? p->rows[p->n - 1].end - p->rows[0].begin : 0;
+    if (p->n < most || p->n_rows <= n / 8 * 7) return;
+    p->rows[0].end = p->rows[p->n - 1].end;
+    p->n_rows = n;
+    p->n = 1;
+}
+
 /* What a reader reads of an owner's keys, under all masks of a part. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
                                                 int32_t owner, int32_t reader) {
     const int32_t most = memoi_exchange_most(&plan->shape), first = part * plan->n_levels;
     memoi_exchange_pieces p = memoi_exchange_read_mask(plan, first, owner, reader);
-    int64_t row;
     for (int32_t i = 1; i < plan->n_levels; i++) {
         const memoi_exchange_pieces level =
             memoi_exchange_read_mask(plan, first + i, owner, reader);
         memoi_exchange_unite(&p, &level, most);
     }
-
-    /* Gaps that were not closed must be worth their messages. */
-    row = p.n ? p.rows[p.n - 1].end - p.rows[0].begin : 0;
-    if (p.n == most && p.n_rows > row / 8 * 7) {
-        p.rows[0].end = p.rows[p.n - 1].end;
-        p.n_rows = row;
-        p.n = 1;
-    }
+    memoi_exchange_close_gaps(&p, most);
     return p;
 }
 
-/* Step 0 has all queries of level 0, because these set every row but padding.  All levels of a part
- * have the keys that any of them reads. */
+/* Step 0 has all queries of level 0, because these set every row but padding, unless its keys are
+ * of another node.  All levels of a part have the keys that any of them reads. */
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
     const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
-    const int has_levels = plan->n_levels > 1, is_first = mask % plan->n_levels == 0;
+    const int is_first = mask % plan->n_levels == 0;
+    const int has_all = !s && is_first && !plan->is_held;
     memoi_exchange_pieces p = *memoi_exchange_pieces_of(plan, 1, distance, part);
     memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
     r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
@@ -6961,8 +7005,8 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
         r->n_k_runs = memoi_exchange_runs_of(&p, r->k_runs, r->n_k_runs, runs);
         r->k_runs = runs;
     }
-    if (has_levels && (s || !is_first)) p = memoi_exchange_read_mask(plan, mask, owner, me);
-    if (s || !is_first) {
+    if (!has_all) {
+        if (!s || plan->n_levels > 1) p = memoi_exchange_read_mask(plan, mask, owner, me);
         r->q_row = memoi_exchange_runs_rows(r->q_runs, p.q_begin);
         r->q_runs += p.q_begin;
         r->n_q_runs = p.q_end - p.q_begin;
@@ -7105,7 +7149,6 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
     memoi_exchange_make_arrays(plan);
-    if (!plan->arrays.failed) memoi_exchange_look(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
@@ -7139,6 +7182,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             memoi_exchange_make_step(plan, s, mask);
             plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
                               memoi_exchange_step_of(plan, s, mask)->n_k_rows;
+            plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
@@ -7146,11 +7190,106 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays_free(&scratch);
 }
 
+/* --- rings over nodes --- */
+
+/* The plan of a ring within a node, for the keys of the ranks of a node. */
+MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
+                               memo_exchange* view) {
+    const int32_t n = plan->n_lookers / plan->shape.n_nodes;
+    *view = *plan;
+    view->arrays = MEMO_ZERO(memob_arrays);
+    view->first_looker = readers * n;
+    view->computes = view->sends = 0;
+    view->shape.sharding.ring = view->shape.key_sharding.ring = n;
+    view->shape.ring_rank %= n;
+    view->shape.n_nodes = view->shape.has_key_sharding = 1;
+    for (int32_t i = 0; i < 2; i++) {
+        const int64_t first = (int64_t)(i ? owners : readers) * n;
+        view->tokens[i] = *memoi_shape_tokens_of(&plan->shape, i);
+        view->tokens[i].runs += first * view->tokens[i].max_runs;
+        view->tokens[i].n_runs += first;
+    }
+    view->shape.tokens = view->tokens;
+}
+
+/* What all readers of a node read of an owner's keys, in any sequence of the batch. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_node(const memo_exchange* view, int32_t owner) {
+    const int32_t most = memoi_exchange_most(&view->shape);
+    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
+    for (int32_t part = 0; part < view->shape.n_parts; part++)
+        for (int32_t reader = 0; reader < view->shape.sharding.ring; reader++) {
+            const memoi_exchange_pieces read = memoi_exchange_read(view, part, owner, reader);
+            memoi_exchange_unite(&p, &read, most);
+        }
+    memoi_exchange_close_gaps(&p, most);
+    return p;
+}
+
+/* Keys of the ring are now the rows that cross to it, one after another. */
+MEMOI void memoi_exchange_hold(memo_exchange* ring, memoi_exchange_pieces* own) {
+    memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
+    const int32_t n = ring->shape.sharding.ring;
+    const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
+    memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
+    int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
+    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++) {
+        const memoi_exchange_pieces p = memoi_exchange_read_node(ring, owner);
+        n_runs[owner] = memoi_exchange_runs_of(&p, all.runs + owner * all.max_runs,
+                                               all.n_runs[owner], runs + owner * max_runs);
+        if (owner == ring->shape.ring_rank) *own = p;
+    }
+    tokens->runs = runs;
+    tokens->n_runs = n_runs;
+    tokens->max_runs = max_runs;
+    ring->most_runs += MEMOI_PIECES_MAX;
+    ring->is_held = 1;
+}
+
+MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
+    const int32_t n = plan->shape.n_nodes, me = plan->shape.ring_rank;
+    const int32_t node = me / (plan->n_lookers / n), place = me % (plan->n_lookers / n);
+    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n);
+    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n);
+    for (int32_t d = 0; d < n && !plan->arrays.failed; d++) {
+        memo_exchange* ring = &rings[d];
+        if (d) {
+            memoi_exchange_view(plan, (node + d) % n, node, ring);
+            plan->crossing[d] = memoi_exchange_read_node(ring, place);
+        }
+        memoi_exchange_view(plan, node, (node - d + n) % n, ring);
+        if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
+        if (!ring->arrays.failed) memoi_exchange_make(ring);
+        plan->arrays.failed |= ring->arrays.failed;
+        plan->computes |= ring->computes;
+        plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
+    }
+    plan->of_nodes = rings;
+}
+
+/* Adds what crosses between nodes, and what the rings within a node send. */
+MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
+    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
+        }
+    }
+}
+
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
+    if (plan->of_nodes) {
+        memoi_exchange_add_nodes(plan, info);
+        return;
+    }
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
@@ -7182,6 +7321,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
+    int32_t first_peer, first_number; /* of the ranks of its node in comm; of its exchanges */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -7250,8 +7390,7 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
-    return ring->last_step && ring->plan->has_others && r->n_q_runs && r->n_k_runs;
+    return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -7301,7 +7440,7 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
 
 /* Does a step merge its output into that of others? */
 MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
-    return !ring->is_backward && (s || mask % ring->plan->n_levels);
+    return !ring->is_backward && (s || mask % ring->plan->n_levels || ring->plan->is_held);
 }
 
 /* The rectangle of step s. */
@@ -7510,12 +7649,14 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     /* An earlier group may have begun the gradients of these keys. */
-    const int begins_kv =
-        ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
+    const int begins_kv = ring->is_backward &&
+                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
+                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
     ring->seen = -1;
-    if (!ring->is_backward) memoi_ring_set_padding(ring);
-    if (ring->is_backward)
+    if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
+    if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
@@ -7529,7 +7670,8 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
-    const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const int32_t peer =
+        ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address;
@@ -7566,8 +7708,10 @@ MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn*
 MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
     const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
     const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
+    const int sends_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 0);
+    const int is_ready = ring->is_ready || (ring->plan->is_held && !sends_k);
     int32_t gate = memoi_ring_gate(ring, turn);
-    if (!gate && ring->is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
+    if (!gate && is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
     if (gate <= ring->seen) return;
     memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
@@ -7575,40 +7719,40 @@ MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, in
     ring->seen = s;
 }
 
-/* Adds what the readers of step s returned to the rows of its pieces, in all sequences. */
-MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
+/* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
+ * next `stride` pieces. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
+                          const memoi_exchange_pieces* pieces, int64_t stride,
+                          float* const d_kv[2]) {
     const memoi_shape* shape = ring->shape;
+    const int64_t bytes = memo_type_bytes(shape->carried_type);
     memo_pack_desc pack;
     int64_t n = 0;
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
-    pack.packed[0] = memoi_ring_contribution(ring, s, 1);
+    pack.packed[0] = packed;
     for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_row(shape, t);
-        pack.rows[t] = ring->d_kv_final[t];
+        pack.rows[t] = d_kv[t];
     }
-    pack.packed[1] = (char*)pack.packed[0] + memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 1) *
-                                                 pack.n_columns[0] *
-                                                 memo_type_bytes(pack.packed_type);
+    pack.packed[1] = packed + n_rows * pack.n_columns[0] * bytes;
 
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
-            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        const memoi_exchange_pieces* p = &pieces[b * stride];
         for (int32_t k = 0; k < p->n; k++) {
             pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+            memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
             for (int32_t t = 0; t < 2; t++)
-                pack.packed[t] = (char*)pack.packed[t] +
-                                 n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
+                pack.packed[t] = (char*)pack.packed[t] + n * pack.n_columns[t] * bytes;
             pack.n_ranges = 0;
             n = 0;
         }
     }
-    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+    if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
 /* The next exchange, one group of messages, if this rank takes part. */
@@ -7640,15 +7784,21 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, "ring exchange %d", (int)(ring->first_number + number));
     memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+                             ring->is_backward ? "ring backward" : "ring forward",
+                             ring->first_number + number);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
-        memoi_ring_add(ring, turn->given);
+        memoi_ring_add(
+            ring, MEMOI_TARGET_RING, memoi_ring_contribution(ring, turn->given, 1),
+            memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
+            memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
+            shape->n_parts > 1, ring->d_kv_final);
     memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
                         MEMOI_TARGET_RING);
     ring->n_exchanged = number + 1;
@@ -7725,7 +7875,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         memoi_ring_step(ring, s);
         if (s) memoi_ring_exchange_behind(ring, s);
     }
-    ring->is_in_use |= ring->latest_use > ring->seen;
+    ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 
     /* All contributions of others are there. */
@@ -7734,6 +7884,250 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
                          0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
                          1);
+}
+
+/* ---- >>ring over nodes --------------------------------------------------------------------------
+ * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing of
+ * steps or heads.
+ *
+ * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
+ * earlier rings are computed.  Invariants:
+ *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
+ *   2  gradients of held rows leave behind ring d, and before rows come to their place
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d */
+
+/* What is held of other nodes, by places; the last ones are of backward. */
+typedef struct memoi_nodes_buffers {
+    char* kv[2][2];
+    float* d_kv[2][2];
+    char *taken, *given; /* contributions in carried_type; given: NULL if that is fp32 */
+} memoi_nodes_buffers;
+
+/* One forward or backward on one rank. */
+typedef struct memoi_nodes {
+    memoi_ring* ring;
+    const memo_exchange* plan;
+    memo_comm* comm; /* by nodes */
+    memoi_nodes_buffers buffers;
+    char* own_kv[2];
+    float* own_d_kv[2];
+    int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
+    /* Points of the compute stream are counted over all groups of heads: each one's start, and the
+     * end of each of its rings. */
+    int32_t first;       /* ring 0 of this group; before it the start */
+    int32_t latest;      /* -1: none */
+    int32_t seen;        /* that crossings have waited for; -1: none */
+    int32_t last_use[2]; /* of places: the ring that reads them; 0: none */
+    int32_t n_crossed;   /* of this group */
+} memoi_nodes;
+
+MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
+                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
+    n->ring = ring;
+    n->plan = plan;
+    n->comm = comm;
+    n->buffers = *buffers;
+    n->latest = n->seen = -1;
+    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
+}
+
+/* Makes the next crossing wait for a point. */
+MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point) {
+    if (n->seen >= point) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
+    n->seen = n->latest;
+    MEMO_ASSERT(n->seen >= point);
+}
+
+/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
+MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
+    const memoi_shape* shape = n->ring->shape;
+    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
+    const int64_t row = memoi_ring_row(shape, is_v);
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+    for (int32_t b = 0; b < shape->n_batch; b++) {
+        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        rows += b * shape->key_sharding.ring_tokens * row_bytes;
+        for (int32_t k = 0; k < p->n; k++) {
+            const int64_t count = p->rows[k].end - p->rows[k].begin;
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
+                                 count * row, shape->type, peer);
+            if (is_receive) rows += count * row_bytes;
+        }
+    }
+}
+
+/* Announces a crossing, and opens its group of messages. */
+MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
+                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                             int64_t n_writes, int64_t n_bytes) {
+    memoi_target* target = n->ring->target;
+    char name[40];
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
+    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
+                          n_bytes);
+    memoi_target_group_begin(target, n->comm, label, number);
+    n->n_crossed++;
+}
+
+/* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
+MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_all = shape->n_batch * shape->key_sharding.ring_tokens;
+    const memoi_exchange_pieces *out, *in;
+    memoi_target* target = n->ring->target;
+    memo_range reads[2], writes[2];
+    int64_t n_bytes = 0;
+    if (d >= n->plan->shape.n_nodes) return;
+    out = memoi_exchange_crossing_of(n->plan, 0, d);
+    in = memoi_exchange_crossing_of(n->plan, 1, d);
+    if (!out->n && !in->n) return;
+
+    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2]);
+    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+        reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
+        writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
+        n_bytes += shape->n_batch * out->n_rows * row_bytes;
+    }
+    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
+}
+
+/* Messages of the gradients of rows: of d_k of all sequences, then of d_v.  from, to: NULL: none. */
+MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
+                                char* const first[2], const int64_t stride_rows) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_rows = memoi_exchange_crossing_of(n->plan, !is_receive, d)->n_rows;
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? d : n_nodes - d)) % n_nodes;
+    for (int t = 0; t < 2; t++)
+        for (int32_t b = 0; b < shape->n_batch; b++)
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 first[t] + b * stride_rows * memoi_ring_row(shape, t) *
+                                                memo_type_bytes(shape->carried_type),
+                                 n_rows * memoi_ring_row(shape, t), shape->carried_type, peer);
+}
+
+/* Sends the gradients of the rows held for ring d to their owner, and adds what comes back of own
+ * rows. */
+MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_out = memoi_exchange_crossing_of(n->plan, 1, d)->n_rows;
+    const int64_t n_in = memoi_exchange_crossing_of(n->plan, 0, d)->n_rows;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, n_batch = shape->n_batch;
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+    const int rounds = n->buffers.given != NULL;
+    memoi_target* target = n->ring->target;
+    char *out[2], *in[2];
+    memo_range reads[2], writes;
+    if (!n_out && !n_in) return;
+
+    memoi_nodes_pass(n, n->first + (n_out ? d : 0));
+    for (int t = 0; t < 2; t++) {
+        const int64_t row = memoi_ring_row(shape, t);
+        const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
+        float* held = n->buffers.d_kv[d % 2][t];
+        out[t] = rounds ? n->buffers.given + behind * n_out * memo_type_bytes(shape->carried_type)
+                        : (char*)held;
+        in[t] = n->buffers.taken + behind * n_in * memo_type_bytes(shape->carried_type);
+        reads[t] = memob_range_at(held, n_batch * n_tokens * row * 4);
+        for (int32_t b = 0; b < n_batch && rounds; b++)
+            memoi_target_cast(target, MEMOI_TARGET_NODES,
+                              out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
+                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
+                              n_out * row);
+    }
+    if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
+    writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
+
+    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                      n_batch * n_out * row_bytes);
+    memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
+    memoi_nodes_messages(n, d, 1, in, n_in);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    if (n_in)
+        memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
+                       memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
+}
+
+/* Does this rank exchange rows in a ring within its node behind ring d? */
+MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
+    while (++d < n->plan->shape.n_nodes) {
+        const memo_exchange* plan = &n->plan->of_nodes[d];
+        for (int32_t s = 1; s <= plan->last_step; s++)
+            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
+                return 1;
+    }
+    return 0;
+}
+
+/* The ring within this node for the keys of the node d before. */
+MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
+    memoi_ring* ring = n->ring;
+    const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
+    ring->plan = &n->plan->of_nodes[d];
+    ring->last_step = ring->plan->last_step;
+    ring->first_number = 2 * d * ring->shape->sharding.ring;
+    for (int t = 0; t < 2; t++) {
+        ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
+        ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
+    }
+    if (holds) {
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
+        n->last_use[d % 2] = n->first + d;
+    }
+    ring->is_ready = !d && n->is_ready;
+    ring->is_open = !ring->is_backward && (!d || d + 2 >= n->plan->shape.n_nodes) &&
+                    memoi_nodes_exchange_later(n, d);
+    memoi_ring_run(ring);
+    n->latest = n->first + d;
+}
+
+/* All rings; the ring of the walk is of one rank and all nodes. */
+MEMOI void memoi_nodes_run(memoi_nodes* n) {
+    const memoi_ring whole = *n->ring;
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    memoi_shape shape = *whole.shape;
+    shape.sharding.ring /= n_nodes;
+    shape.key_sharding.ring /= n_nodes;
+    shape.ring_rank %= shape.sharding.ring;
+    n->ring->shape = &shape;
+    n->ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    for (int t = 0; t < 2; t++) {
+        n->own_kv[t] = whole.kv[t];
+        n->own_d_kv[t] = whole.d_kv_final[t];
+    }
+    n->is_ready = whole.is_ready;
+    n->first = ++n->latest + 1;
+    n->n_crossed = 0;
+    if (!shape.heads.n_q) { /* nothing but zeros */
+        memoi_nodes_ring(n, 0);
+    } else {
+        for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
+        for (int32_t d = 0; d < n_nodes; d++) {
+            memoi_nodes_ring(n, d);
+            if (d && whole.is_backward) memoi_nodes_give(n, d);
+            if (d) memoi_nodes_bring(n, d + 2);
+        }
+        if (n->n_crossed) { /* as at the end of a ring */
+            memoi_target_record(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+            memoi_target_wait(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+        }
+    }
+    n->ring->shape = whole.shape;
+    n->ring->plan = whole.plan;
+    for (int t = 0; t < 2; t++) {
+        n->ring->kv[t] = whole.kv[t];
+        n->ring->d_kv_final[t] = whole.d_kv_final[t];
+    }
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -7752,12 +8146,13 @@ typedef struct memoi_hybrid_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
+    memoi_nodes_buffers nodes;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
     memo_attention attention;
-    memo_comm *ring, *ulysses;
+    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -7806,6 +8201,29 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
+MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
+    const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
+    return n > 1 ? n : 1;
+}
+
+/* Consecutive ring ranks share a node. */
+MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
+    const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    if (desc->n_nodes < 0 || ring % n)
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
+            "1, or a divisor",
+            (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
+    if (desc->nodes && desc->nodes->rank != rank / (ring / n))
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                             "ring; make both from one mesh",
+                             (int)desc->nodes->rank, (int)rank);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
@@ -7841,7 +8259,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                                 desc->ulysses_rank, error) ||
-        memoi_hybrid_heads_check(desc, error))
+        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOB_INVALID(
@@ -7893,6 +8311,9 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
+
+    shape->n_nodes = memoi_hybrid_n_nodes(desc);
+    if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
 
     /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
@@ -8017,6 +8438,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.kv[is_v] =
             memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                        memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -8055,6 +8478,13 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
     b->ring.gradients = memoi_hybrid_carve(
         &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    if (shape->n_nodes > 1) {
+        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
+        for (int i = 0; i < 4; i++)
+            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
+        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
+        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
@@ -8106,7 +8536,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again, ulysses_groups or nodes")       \
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
@@ -8127,7 +8557,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
-    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups,
+                           shape->n_nodes};
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
@@ -8173,6 +8604,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_memory(name, desc->device_memory, error);
@@ -8181,7 +8613,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
-    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
     memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
@@ -8189,6 +8621,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
+    if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
     a->target.events = a->events;
     /* An exchange of keys and one of contributions for each step. */
@@ -8198,12 +8631,15 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
+    a->nodes = desc->nodes;
     a->ulysses = desc->ulysses;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
+        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
+                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
+                                                          : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -8352,7 +8788,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     /* Who sees what. */
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    memoi_exchange_make(plan);
+    plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_look(plan);
+    if (!plan->arrays.failed)
+        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -8384,6 +8823,8 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
+        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -8399,8 +8840,9 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    int32_t has_run; /* a ring of this pass */
-    int32_t is_full; /* results of the previous group may still be in their buffers */
+    memoi_nodes nodes; /* of a ring over nodes */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -8425,6 +8867,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -8667,7 +9110,10 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        memoi_ring_run(&walk->ring);
+        if (walk->shape->n_nodes > 1)
+            memoi_nodes_run(&walk->nodes);
+        else
+            memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
@@ -8813,6 +9259,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
                              "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
                              "comm (%d); 1, or a divisor",
                              (int)ulysses, (int)size);
+    if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
+            "or a divisor",
+            (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
@@ -8822,6 +9274,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     /* The ranks, and one document until the first batch. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
+    mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
     s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
@@ -8832,6 +9285,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     attention.n_batch = desc->n_batch;
     attention.n_q_heads = desc->n_q_heads;

@@ -29,6 +29,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 
 typedef struct attention_case {
     int32_t ring, ulysses;
+    int32_t nodes;     /* that the ring spans; 0: one */
     int32_t are_peers; /* the threads' devices copy themselves */
     memo_sharding_kind sharding;
     memo_mask_kind mask;
@@ -92,11 +93,12 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 static const char* case_text(const attention_case* c) {
     static char text[400];
     snprintf(text, sizeof text,
-             "ring %d ulysses %d %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
+             "ring %d over %d nodes ulysses %d %s %s window %d,%d%s%s first query %d documents "
+             "%d%s%s, batch "
              "%d tokens %d keys "
              "%d heads "
              "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
-             c->ring, c->ulysses, memo_sharding_name(c->sharding),
+             c->ring, c->nodes, c->ulysses, memo_sharding_name(c->sharding),
              c->mask == MEMO_MASK_CAUSAL ? "causal" : "full", (int)c->window, (int)c->window_after,
              c->has_tree       ? " a tree,"
              : c->has_prefixes ? ", prefixes,"
@@ -792,10 +794,22 @@ static void check_announced(const memo_schedule* recorded) {
 
 /* Two waits order what the schedule does not show: the end of a pass that only returns gradients
  * waits so that the caller may free the scratch memory, and an exchange that begins a pass and only
- * receives waits for whatever used the buffers before. */
-static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
+ * receives waits for whatever used the buffers before.  A ring within a
+ * node ends as a pass; its exchanges have numbers of their own. */
+static int is_border_wait(const memo_schedule* recorded, const attention_case* c, int64_t wait) {
     const int is_end = recorded->ops[wait].stream == 0;
+    const char exchange[] = "ring exchange ";
+    int rings[2] = {0, 0};
     int64_t i = wait;
+    for (int k = 0; k < 2 && c->nodes > 1; k++) { /* of the exchanges before and behind */
+        for (i = wait; i >= 0 && i < recorded->n_ops; i += 2 * k - 1)
+            if (!strncmp(memo_schedule_op_name(recorded, i), exchange, sizeof exchange - 1)) break;
+        if (i < 0 || i == recorded->n_ops) continue;
+        rings[k] = atoi(memo_schedule_op_name(recorded, i) + sizeof exchange - 1) /
+                   (2 * c->ring / c->nodes);
+    }
+    if (rings[0] < rings[1] && is_end) return 1;
+    i = wait;
     while (i >= 0 && i < recorded->n_ops) {
         i += is_end ? 1 : -1;
         if (i < 0 || i == recorded->n_ops) break;
@@ -811,7 +825,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
     memo_check* check = NULL;
     memo_error error;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
-    CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1));
+    CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1) + (c->nodes > 1));
     check_announced(recorded);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
     CHECK_CASE(check->n_races == 0, "%d races, the first between ops %d (%s) and %d (%s)",
@@ -820,7 +834,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     for (int64_t k = 0; k < check->n_redundant_waits; k++)
-        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]), "wait %d of %d is op %d",
+        CHECK_CASE(is_border_wait(recorded, c, check->redundant_waits[k]), "wait %d of %d is op %d",
                    (int)k, (int)check->n_redundant_waits, (int)check->redundant_waits[k]);
     memo_check_destroy(check);
 }
@@ -873,6 +887,7 @@ static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_m
     memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     desc.ring = mesh->ring;
     desc.ulysses = mesh->ulysses;
+    desc.nodes = mesh->nodes;
     desc.n_batch = c->n_batch;
     desc.n_masks = c->others ? c->n_batch : 0;
     for (int32_t b = 0; b < c->n_batch; b++) desc.has_trees |= case_of_row(c, b)->has_tree;
@@ -1112,6 +1127,7 @@ static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_st
     memo_status status = MEMO_STATUS_OK;
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
+    mesh_desc.nodes = all->c->nodes;
     if (rank == all->recorded_rank) {
         recorder_desc.device = host;
         status = memo_recorder_create(&recorder_desc, &recorder, error);

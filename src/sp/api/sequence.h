@@ -20,6 +20,7 @@ typedef struct memo_sequence_desc {
      * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
     memo_comm* comm;
     int32_t ulysses;
+    int32_t nodes; /* that the ring spans (chapter 6); 0: 1 */
     int64_t n_tokens;
     int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
     /* As in memo_sp_attention_desc. */

@@ -1,6 +1,6 @@
 #pragma once
 #include "sp/attention/ulysses.h"
-#include "sp/attention/ring.h"
+#include "sp/attention/nodes.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work. */
@@ -17,12 +17,13 @@ typedef struct memoi_hybrid_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
+    memoi_nodes_buffers nodes;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
     memo_attention attention;
-    memo_comm *ring, *ulysses;
+    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -71,6 +72,29 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
+MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
+    const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
+    return n > 1 ? n : 1;
+}
+
+/* Consecutive ring ranks share a node. */
+MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
+    const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    if (desc->n_nodes < 0 || ring % n)
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
+            "1, or a divisor",
+            (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
+    if (desc->nodes && desc->nodes->rank != rank / (ring / n))
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                             "ring; make both from one mesh",
+                             (int)desc->nodes->rank, (int)rank);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
@@ -106,7 +130,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                                 desc->ulysses_rank, error) ||
-        memoi_hybrid_heads_check(desc, error))
+        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOB_INVALID(
@@ -158,6 +182,9 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
+
+    shape->n_nodes = memoi_hybrid_n_nodes(desc);
+    if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
 
     /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
@@ -282,6 +309,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.kv[is_v] =
             memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                        memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -320,6 +349,13 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
     b->ring.gradients = memoi_hybrid_carve(
         &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    if (shape->n_nodes > 1) {
+        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
+        for (int i = 0; i < 4; i++)
+            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
+        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
+        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
@@ -371,7 +407,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again, ulysses_groups or nodes")       \
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
@@ -392,7 +428,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
-    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups,
+                           shape->n_nodes};
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
@@ -438,6 +475,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_memory(name, desc->device_memory, error);
@@ -446,7 +484,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
-    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
     memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
@@ -454,6 +492,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
+    if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
     a->target.events = a->events;
     /* An exchange of keys and one of contributions for each step. */
@@ -463,12 +502,15 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
+    a->nodes = desc->nodes;
     a->ulysses = desc->ulysses;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
+        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
+                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
+                                                          : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -617,7 +659,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     /* Who sees what. */
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    memoi_exchange_make(plan);
+    plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_look(plan);
+    if (!plan->arrays.failed)
+        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -649,6 +694,8 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
+        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -664,8 +711,9 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    int32_t has_run; /* a ring of this pass */
-    int32_t is_full; /* results of the previous group may still be in their buffers */
+    memoi_nodes nodes; /* of a ring over nodes */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -690,6 +738,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -932,7 +981,10 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        memoi_ring_run(&walk->ring);
+        if (walk->shape->n_nodes > 1)
+            memoi_nodes_run(&walk->nodes);
+        else
+            memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }

@@ -74,6 +74,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
                              "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
                              "comm (%d); 1, or a divisor",
                              (int)ulysses, (int)size);
+    if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
+            "or a divisor",
+            (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
@@ -83,6 +89,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     /* The ranks, and one document until the first batch. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
+    mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
     s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
@@ -93,6 +100,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     attention.n_batch = desc->n_batch;
     attention.n_q_heads = desc->n_q_heads;

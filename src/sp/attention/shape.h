@@ -30,6 +30,7 @@ typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
+    int32_t n_nodes; /* of the ring; consecutive ring ranks share a node */
     int32_t n_batch, n_q_heads, head_size, v_head_size;
     int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
     int32_t n_read_heads;           /* of keys, as attention reads them */
