@@ -359,7 +359,7 @@ static void fuzz_attention(fuzz_bytes* in) {
         return;
     }
     memset(&desc.attention, 0, sizeof desc.attention);
-    FUZZ_POINTERS(desc, 352, &desc.device, &desc.stream, &desc.ring, &desc.ulysses,
+    FUZZ_POINTERS(desc, 368, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
                   &desc.device_memory);
     desc.sharding = sharding;
     desc.key_sharding = key_sharding;
@@ -385,7 +385,7 @@ static void fuzz_mesh(fuzz_bytes* in) {
     memo_mesh_desc desc;
     memo_mesh mesh;
     int64_t size, rank;
-    FUZZ_FILL(in, desc, 20, NULL);
+    FUZZ_FILL(in, desc, 24, NULL);
     fuzz_word(in, &size);
     fuzz_word(in, &rank);
     (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));

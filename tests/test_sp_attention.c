@@ -1094,6 +1094,53 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
     }
 }
 
+/* Each row crosses to each node that reads it once, and so do its gradients; within nodes a row goes
+ * once to each rank that reads it.  Any mask, of trees, too. */
+TEST(rows_cross_to_a_node_once) {
+    for (int i = 0; i < 12; i++) {
+        const int32_t n = 2 + i % 3, n_nodes = 2 + i / 3 % 3;
+        attention_case c = case_of(n * n_nodes, 1, memo_test_int(60, 300), 1, 1, 4);
+        memo_sharding sharding;
+        int64_t row, crossed[2] = {0, 0}, expected = 0, intervals[600];
+        c.sharding = (memo_sharding_kind)(i % 3);
+        c.window = i % 2 ? memo_test_int(1, 80) : 0;
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) random_documents(&c, 6);
+        if (c.n_documents && !c.window) random_tree(&c);
+        CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        for (int64_t key = 0; key < c.n_tokens; key++)
+            for (int32_t node = 0; node < n_nodes; node++) {
+                int32_t owner, is_read = 0;
+                memo_sharding_find(&sharding, key, &owner, &row);
+                for (int32_t r = node * n; r < (node + 1) * n && owner / n != node; r++)
+                    is_read |= is_read_by(&c, &sharding, r, key);
+                expected += is_read;
+            }
+        for (int32_t rank = 0; rank < c.ring; rank++) {
+            own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
+            memo_sp_attention_desc desc = {.n_q_heads = 1, .n_kv_heads = 1, .head_size = 4};
+            ring_paper paper;
+            memo_comm ring = ring_paper_comm(&paper, rank, c.ring);
+            memo_comm nodes = ring_paper_comm(&paper, rank / n, n_nodes);
+            memo_mask mask = mask_of_case(&c, intervals);
+            memo_exchange_desc exchange_desc = {.masks = &mask};
+            memo_exchange_info info;
+            desc.sharding = sharding;
+            desc.nodes = &nodes;
+            desc.has_trees = c.has_tree;
+            own_attention* attention = attention_on_paper(&desc, recorder, &ring);
+            own_exchange* exchange = exchange_of(attention, &exchange_desc);
+            memo_exchange_get_info(exchange, &info);
+            for (int k = 0; k < 2; k++) {
+                crossed[k] += info.crossed_rows[k];
+                CHECK_IS(info.sent_rows[k], ==, info.needed_rows[k]);
+            }
+        }
+        IN_CASE("case %d", i);
+        CHECK_IS(crossed[0], ==, expected);
+        CHECK_IS(crossed[1], ==, expected);
+    }
+}
+
 /* Of more ranges than there is room for, the narrowest gaps are read, too. */
 TEST(only_narrow_gaps_travel) {
     for (int i = 0; i < 200; i++) {
@@ -1746,6 +1793,7 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
     desc.v_head_size = c->v_head_size;
     desc.window = c->window;
     desc.has_trees = run->batches[1].has_tree;
+    desc.nodes = c->nodes;
     desc.sends_again = c->sends_again;
     desc.ulysses_groups = c->ulysses_groups;
     desc.attention = memo_host_attention_functions(&state);
@@ -1814,6 +1862,7 @@ TEST(a_sequence_serves_all_layers_and_batches) {
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.n_batch = (int32_t)memo_test_int(1, 2);
         const int has_trees = i % 3 == 1;
+        if (c.ring == 4) c.nodes = 2;
         c.window = memo_test_int(0, 2) || has_trees ? 0 : memo_test_int(1, 20);
         c.window_after = has_trees ? 0 : -1;
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 16);
@@ -1854,6 +1903,9 @@ TEST(a_sequence_refuses_by_its_own_names) {
     WITH(desc.ulysses, 2,
          CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
                      "memo_sequence_desc.ulysses"));
+    WITH(desc.nodes, 2,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.nodes"));
     CHECK(!sequence);
     CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
     CHECK(!memo_sequence_get_sharding(sequence));
@@ -2271,6 +2323,8 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.type = MEMO_TYPE_I32, "type");
     REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
     REFUSED(desc.ring_rank = 1, "rank");
+    REFUSED(desc.n_nodes = -1, "n_nodes");
+    REFUSED(desc.n_nodes = 2, "n_nodes: 2 nodes do not divide the ring (1)");
     REFUSED((desc.n_batch = 3, desc.n_masks = 2), "n_masks");
     desc.n_masks = 3;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
