@@ -572,9 +572,10 @@ MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document, behind its ancestors.  document_begins
- * (n_documents + 1): NULL means the documents of the sharding, or one document if the sharding has none.  Padding
- * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
+ * documents, positions count from the begin of each document, behind its ancestors.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
+ * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
+ * large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
@@ -653,8 +654,8 @@ typedef struct memo_mask {
 
 #define MEMO_TREE_DEPTH_MAX 31
 
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of parents
- * are not among these.  O(log n_documents). */
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
+ * parents are not among these.  O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
@@ -804,12 +805,12 @@ typedef struct memo_ulysses_heads {
  *
  * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
  * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
- * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile, by
- * the communicator `nodes` on a stream of its own: each rank gets the rows of the rank at its place
- * that anybody in its node reads, holds them for the time of a ring, and adds up their gradients,
- * which return to the owner once.  This takes as much memory more as two sets of keys, and in
- * backward three of gradients.  What to choose (simulated time over the ideal, 131,072 tokens on 128
- * ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
+ * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
+ * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
+ * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
+ * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
+ * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
@@ -1659,8 +1660,9 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
  * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
  * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
  * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut zigzag, short ones stay on one rank: the sharding
- * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
+ * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
@@ -7903,8 +7905,8 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
 }
 
 /* ---- >>ring over nodes --------------------------------------------------------------------------
- * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing of
- * steps or heads.
+ * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing
+ * of steps or heads.
  *
  * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
  * earlier rings are computed.  Invariants:
@@ -8017,7 +8019,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }
 
-/* Messages of the gradients of rows: of d_k of all sequences, then of d_v.  from, to: NULL: none. */
+/* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
 MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
                                 char* const first[2], const int64_t stride_rows) {
     const memoi_shape* shape = n->ring->shape;
@@ -8107,42 +8109,48 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     n->latest = n->first + d;
 }
 
-/* All rings; the ring of the walk is of one rank and all nodes. */
+/* Brings, computes and gives in the order of chapter 6. */
+MEMOI void memoi_nodes_walk(memoi_nodes* n) {
+    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
+        memoi_nodes_ring(n, d);
+        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (!n->n_crossed) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+}
+
+/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
 MEMOI void memoi_nodes_run(memoi_nodes* n) {
-    const memoi_ring whole = *n->ring;
-    const int32_t n_nodes = n->plan->shape.n_nodes;
+    memoi_ring* ring = n->ring;
+    const memoi_ring whole = *ring;
     memoi_shape shape = *whole.shape;
-    shape.sharding.ring /= n_nodes;
-    shape.key_sharding.ring /= n_nodes;
+    shape.sharding.ring /= n->plan->shape.n_nodes;
+    shape.key_sharding.ring /= n->plan->shape.n_nodes;
     shape.ring_rank %= shape.sharding.ring;
-    n->ring->shape = &shape;
-    n->ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    ring->shape = &shape;
+    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
     for (int t = 0; t < 2; t++) {
         n->own_kv[t] = whole.kv[t];
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
+
+    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (!shape.heads.n_q) { /* nothing but zeros */
+    if (shape.heads.n_q)
+        memoi_nodes_walk(n);
+    else
         memoi_nodes_ring(n, 0);
-    } else {
-        for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-        for (int32_t d = 0; d < n_nodes; d++) {
-            memoi_nodes_ring(n, d);
-            if (d && whole.is_backward) memoi_nodes_give(n, d);
-            if (d) memoi_nodes_bring(n, d + 2);
-        }
-        if (n->n_crossed) { /* as at the end of a ring */
-            memoi_target_record(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-            memoi_target_wait(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
-        }
-    }
-    n->ring->shape = whole.shape;
-    n->ring->plan = whole.plan;
+
+    ring->shape = whole.shape;
+    ring->plan = whole.plan;
     for (int t = 0; t < 2; t++) {
-        n->ring->kv[t] = whole.kv[t];
-        n->ring->d_kv_final[t] = whole.d_kv_final[t];
+        ring->kv[t] = whole.kv[t];
+        ring->d_kv_final[t] = whole.d_kv_final[t];
     }
 }
 

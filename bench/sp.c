@@ -1,7 +1,7 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | windows | makespan | nodes]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | MODE]   # MODE: host, windows, makespan, nodes
  *
  * host prints the host's time alone: of a sharding, of a plan of the exchange, and of a call of a
  * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  windows
@@ -708,8 +708,8 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
 /* ---- nodes ---- */
 
 /* Causal attention of 131,072 tokens on 128 ranks, 8 in a node: 32 heads, n_kv_heads of 128, bf16,
- * 600 TFLOP/s, links of 450 GB/s and 3 us in a node, of 50 GB/s and 10 us between nodes.  latent: not
- * 0: elements of a latent row. */
+ * 600 TFLOP/s, links of 450 GB/s and 3 us in a node, of 50 GB/s and 10 us between nodes.
+ * latent: not 0: elements of a latent row. */
 static void report_nodes(int32_t ring, int32_t n_nodes, int32_t n_kv_heads, int32_t latent) {
     memo_sp_attention_desc desc = {0};
     memo_sharding_desc sharding_desc = {0};

@@ -1,10 +1,11 @@
 /* 36_shared_prompts.c - three answers to each of two prompts, as in reinforcement learning: each
  * prompt is in the sequence once, over a ring of four ranks.
  *
- * An answer sees its prompt and, causally, itself.  It begins with a copy of the prompt's last token,
- * so that each answer has a label for its first token.  With the prompts repeated for each answer,
- * the batch would have 2 x 3 x (prompt + answer) tokens.  q and k are 0 and v is the position, so the
- * output is the mean position of all tokens that a token sees: of its prompt and its own, up to it.
+ * An answer sees its prompt and, causally, itself.  It begins with a copy of the prompt's last
+ * token, so that each answer has a label for its first token.  With the prompts repeated for each
+ * answer, the batch would have 2 x 3 x (prompt + answer) tokens.  q and k are 0 and v is the
+ * position, so the output is the mean position of all tokens that a token sees: of its prompt and
+ * its own, up to it.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/36_shared_prompts.c -o 36_shared_prompts -lpthread -lm

@@ -1094,8 +1094,8 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
     }
 }
 
-/* Each row crosses to each node that reads it once, and so do its gradients; within nodes a row goes
- * once to each rank that reads it.  Any mask, of trees, too. */
+/* Each row crosses to each node that reads it once, and so do its gradients; within nodes a row
+ * goes once to each rank that reads it.  Any mask, of trees, too. */
 TEST(rows_cross_to_a_node_once) {
     for (int i = 0; i < 12; i++) {
         const int32_t n = 2 + i % 3, n_nodes = 2 + i / 3 % 3;

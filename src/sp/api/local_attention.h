@@ -47,8 +47,8 @@ typedef struct memo_mask {
 
 #define MEMO_TREE_DEPTH_MAX 31
 
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of parents
- * are not among these.  O(log n_documents). */
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
+ * parents are not among these.  O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 

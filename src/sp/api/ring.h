@@ -23,12 +23,12 @@
  *
  * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
  * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
- * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile, by
- * the communicator `nodes` on a stream of its own: each rank gets the rows of the rank at its place
- * that anybody in its node reads, holds them for the time of a ring, and adds up their gradients,
- * which return to the owner once.  This takes as much memory more as two sets of keys, and in
- * backward three of gradients.  What to choose (simulated time over the ideal, 131,072 tokens on 128
- * ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
+ * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
+ * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
+ * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
+ * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
+ * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows

@@ -4,8 +4,9 @@
  * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
  * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
  * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut zigzag, short ones stay on one rank: the sharding
- * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
+ * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);

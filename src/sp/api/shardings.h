@@ -109,9 +109,10 @@ MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document, behind its ancestors.  document_begins
- * (n_documents + 1): NULL means the documents of the sharding, or one document if the sharding has none.  Padding
- * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
+ * documents, positions count from the begin of each document, behind its ancestors.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
+ * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
+ * large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);

@@ -1,8 +1,8 @@
 #pragma once
 #include "sp/attention/ring.h"
 /* ---- >>ring over nodes --------------------------------------------------------------------------
- * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing of
- * steps or heads.
+ * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing
+ * of steps or heads.
  *
  * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
  * earlier rings are computed.  Invariants:
@@ -115,7 +115,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }
 
-/* Messages of the gradients of rows: of d_k of all sequences, then of d_v.  from, to: NULL: none. */
+/* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
 MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
                                 char* const first[2], const int64_t stride_rows) {
     const memoi_shape* shape = n->ring->shape;
@@ -205,41 +205,47 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     n->latest = n->first + d;
 }
 
-/* All rings; the ring of the walk is of one rank and all nodes. */
+/* Brings, computes and gives in the order of chapter 6. */
+MEMOI void memoi_nodes_walk(memoi_nodes* n) {
+    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
+        memoi_nodes_ring(n, d);
+        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (!n->n_crossed) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+}
+
+/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
 MEMOI void memoi_nodes_run(memoi_nodes* n) {
-    const memoi_ring whole = *n->ring;
-    const int32_t n_nodes = n->plan->shape.n_nodes;
+    memoi_ring* ring = n->ring;
+    const memoi_ring whole = *ring;
     memoi_shape shape = *whole.shape;
-    shape.sharding.ring /= n_nodes;
-    shape.key_sharding.ring /= n_nodes;
+    shape.sharding.ring /= n->plan->shape.n_nodes;
+    shape.key_sharding.ring /= n->plan->shape.n_nodes;
     shape.ring_rank %= shape.sharding.ring;
-    n->ring->shape = &shape;
-    n->ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    ring->shape = &shape;
+    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
     for (int t = 0; t < 2; t++) {
         n->own_kv[t] = whole.kv[t];
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
+
+    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (!shape.heads.n_q) { /* nothing but zeros */
+    if (shape.heads.n_q)
+        memoi_nodes_walk(n);
+    else
         memoi_nodes_ring(n, 0);
-    } else {
-        for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-        for (int32_t d = 0; d < n_nodes; d++) {
-            memoi_nodes_ring(n, d);
-            if (d && whole.is_backward) memoi_nodes_give(n, d);
-            if (d) memoi_nodes_bring(n, d + 2);
-        }
-        if (n->n_crossed) { /* as at the end of a ring */
-            memoi_target_record(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-            memoi_target_wait(whole.target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
-        }
-    }
-    n->ring->shape = whole.shape;
-    n->ring->plan = whole.plan;
+
+    ring->shape = whole.shape;
+    ring->plan = whole.plan;
     for (int t = 0; t < 2; t++) {
-        n->ring->kv[t] = whole.kv[t];
-        n->ring->d_kv_final[t] = whole.d_kv_final[t];
+        ring->kv[t] = whole.kv[t];
+        ring->d_kv_final[t] = whole.d_kv_final[t];
     }
 }
