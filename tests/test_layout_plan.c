@@ -1795,7 +1795,8 @@ TEST(tool_refuses_in_words) {
         {"--shared-bus 2", "--shared-bus: not a whole number from 0 to 1 (2)"},
         {"--ulysses-groups -1", "--ulysses-groups: not a whole number from 0 to 1000000 (-1)"},
         {"--zero 4", "--zero: not a whole number from 0 to 3 (4)"},
-        {"--activations all", "--activations: not keep, recompute, selective, swap or offload (all)"},
+        {"--activations all",
+         "--activations: not keep, recompute, selective, swap or offload (all)"},
         {"--explain 1,2,3", "--explain: not five degrees"},
         {"--explain 1,2,3,4,x", "--explain: not five degrees"},
         {"--explain 1,2,3,4,5,6", "--explain: not five degrees"}};
