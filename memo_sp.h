@@ -433,6 +433,8 @@ MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int
 typedef struct memo_mesh_desc {
     /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
+    /* Nodes that a ring spans, each with as many consecutive ring ranks; 0: 1.  Divides ring. */
+    int32_t nodes;
 } memo_mesh_desc;
 
 /* Every group exists; a group of degree 1 has a single rank, so no caller needs a branch. */
@@ -445,6 +447,7 @@ typedef struct memo_mesh {
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
+    memo_comm* nodes;    /* ring ranks at the same place of their nodes; NULL: one node */
     memo_comm* sequence; /* ring x ulysses: the ranks that share a sequence */
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
@@ -514,6 +517,9 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
+     * follow theirs.  NULL: none.  Borrowed, too. */
+    const int64_t* document_parents;
     /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
@@ -533,6 +539,7 @@ typedef struct memo_sharding {
     int64_t ring_tokens;            /* ulysses * local_tokens */
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
+    const int64_t* document_parents;
     int64_t slice_tokens;
     /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
     memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
@@ -565,9 +572,10 @@ MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the documents of the sharding, or one document if the sharding has none.  Padding
- * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
+ * documents, positions count from the begin of each document, behind its ancestors.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
+ * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
+ * large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
@@ -631,14 +639,23 @@ typedef struct memo_mask {
      * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
+     * parent of its document, of the parent's parent, and so on.  document_parents[i] (n_documents)
+     * is an earlier document, or -1.  Documents are in preorder: the parent of document i is i - 1
+     * or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX ancestors.  Not with windows,
+     * first_query or a key_sharding.  The local attention is called for each level of the tree, and
+     * its masks have no parents.  NULL: no document has a parent. */
+    const int64_t* document_parents;
     /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
      * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
      * used; windows must be 0 and documents NULL.  NULL: the fields above. */
     const int64_t *key_first, *key_end;
 } memo_mask;
 
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  O(log
- * n_documents). */
+#define MEMO_TREE_DEPTH_MAX 31
+
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
+ * parents are not among these.  O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
@@ -786,6 +803,20 @@ typedef struct memo_ulysses_heads {
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
+ * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
+ * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
+ * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
+ * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
+ * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
+ * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
+ * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
+ * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ *
+ *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
+ *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
+ *     ring 128 over 16 nodes          1.00, 1.06   with any number of key heads, and latent keys
+ *     ring 128 without nodes          6.51, 5.21   each row crosses 8 times
+ *
  * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
  * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
  * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
@@ -797,6 +828,8 @@ typedef struct memo_ulysses_heads {
  *                           backward, the step that made the d_k and d_v that are sent
  *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
  *                           sent what lay in the room of its contribution
+ *   rows of nodes  wait for the start; the ring that held rows where they come; returning gradients
+ *                           for the end of the ring that made them, own ones for that of ring 0
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */
 
@@ -820,11 +853,17 @@ typedef struct memo_sp_attention_desc {
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
+    /* A ring over nodes, whose ranks at the same place of each node are `nodes`: memo_mesh.nodes.
+     * Each row crosses to a node once (chapter 6).  NULL: none.  n_nodes: used if it is NULL. */
+    memo_comm* nodes;
+    int32_t n_nodes;
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
+    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
+    int32_t has_trees;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
@@ -934,10 +973,11 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank. */
+ * row, each gradient once from that rank; with nodes, also each row once to each node. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
+    int64_t crossed_rows[2]; /* that this rank sends to other nodes, if the desc has nodes */
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
@@ -1617,11 +1657,12 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in five calls: create an object once, begin each batch with its documents, and
+ * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
  * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
  * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Long documents are cut zigzag, short ones stay on one rank: the sharding
- * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
+ * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
@@ -1636,6 +1677,7 @@ typedef struct memo_sequence_desc {
      * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
     memo_comm* comm;
     int32_t ulysses;
+    int32_t nodes; /* that the ring spans (chapter 6); 0: 1 */
     int64_t n_tokens;
     int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
     /* As in memo_sp_attention_desc. */
@@ -1645,7 +1687,8 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int64_t window; /* a query sees fewer than `window` tokens back; 0: no limit */
+    int32_t has_trees; /* 1: memo_sequence_begin_tree may be called */
+    int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
 } memo_sequence_desc;
 
 typedef struct memo_sequence memo_sequence;
@@ -1666,10 +1709,19 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          int64_t n_documents, memo_error* error);
 
+/* The same, of documents with parents (memo_mask.document_parents), which is copied, too: several
+ * answers to one prompt, which is in the batch once.  Positions of a document follow those of its
+ * parent.  Labels end with each document: if a parent's last token has to predict the first token
+ * of each child, let each child begin with a copy of that token instead. */
+MEMO_TRY memo_status memo_sequence_begin_tree(memo_sequence* sequence,
+                                              const int64_t* document_begins,
+                                              const int64_t* document_parents, int64_t n_documents,
+                                              memo_error* error);
+
 /* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
 MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
-/* positions[rows of this rank]: of each row, counted from the begin of its document, for rotary
- * embeddings.  A batch must have begun. */
+/* positions[rows of this rank]: of each row, counted from the begin of its document, behind its
+ * ancestors, for rotary embeddings.  A batch must have begun. */
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
 /* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
@@ -2576,6 +2628,7 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>ring over nodes     rows that cross between nodes once
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
@@ -4956,6 +5009,10 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
+MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
+    return degrees->nodes > 0 ? degrees->nodes : 1;
+}
+
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
@@ -4967,6 +5024,9 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+            return MEMOB_INVALID(error, "memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
+                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * *degree;
     }
@@ -5033,6 +5093,11 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
                                  memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
+    if (!status && mesh->degrees.nodes > 1) {
+        const int32_t n = mesh->degrees.ring / mesh->degrees.nodes; /* ring ranks of a node */
+        status = memo_comm_split(mesh->ring, mesh->ring_rank % n, mesh->ring_rank / n, "nodes",
+                                 &mesh->nodes, error);
+    }
     if (!status)
         mesh->world = world;
     else
@@ -5043,6 +5108,7 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 
 void memo_mesh_destroy(memo_mesh* mesh) {
     if (!mesh) return;
+    memo_comm_destroy(mesh->nodes);
     for (int i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }
@@ -5071,6 +5137,36 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
         "%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to the "
         "sharding's n_tokens (%lld) are valid",
         name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
+}
+
+/* The parent of i is i - 1 or one of its ancestors.  NULL is valid. */
+MEMOI memo_status memoi_sharding_check_parents(const char* name, const int64_t* parents,
+                                               int64_t n_documents, memo_error* error) {
+    for (int64_t i = 0; i < n_documents && parents; i++) {
+        int64_t at = i - 1, depth = 0;
+        while (at > parents[i] && at >= 0) at = parents[at];
+        if (at != parents[i])
+            return MEMOB_INVALID(error,
+                                 "%s[%lld]: %lld; -1, the document before, or one of that one's "
+                                 "ancestors is valid (preorder)",
+                                 name, (long long)i, (long long)parents[i]);
+        for (; at >= 0; depth++) at = parents[at];
+        if (depth > MEMO_TREE_DEPTH_MAX)
+            return MEMOB_INVALID(error, "%s[%lld]: %lld ancestors; at most %d are valid", name,
+                                 (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Tokens of the ancestors of a document. */
+MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t document) {
+    const int64_t *begins = sharding->document_begins, *parents = sharding->document_parents;
+    int64_t n = 0;
+    while (parents && parents[document] >= 0) {
+        document = parents[document];
+        n += begins[document + 1] - begins[document];
+    }
+    return n;
 }
 
 /* All but the pieces of documents. */
@@ -5102,6 +5198,13 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     sharding->n_tokens = desc->n_tokens;
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
+    if (desc->document_parents && !desc->document_begins)
+        return MEMOB_INVALID(error, "memo_sharding_desc.document_parents: not NULL, but "
+                                    "document_begins is; pass both");
+    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
+                                     sharding->n_documents, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
@@ -5189,7 +5292,7 @@ MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sh
     return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
-/* Positions of a document, behind n_before others that are elsewhere. */
+/* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
 typedef struct memoi_spread_part {
     int64_t begin, end, n_before;
 } memoi_spread_part;
@@ -5346,6 +5449,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_part* part = &parts[n_parts++];
         part->begin = begins[order[i].index];
         part->end = begins[order[i].index + 1];
+        part->n_before = memoi_sharding_prefix(sharding, order[i].index);
         s.most_apart += memoi_spread_scores(part) / rd / 32;
     }
     for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
@@ -5503,13 +5607,22 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    int64_t row = 0, begin = 0, end = 0;
+    const int has_parents = !document_begins && sharding->document_parents;
+    int64_t row = 0, begin = 0, end = 0, n_before = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (int64_t i = 0; i < run.count; i++) {
-            int64_t position = run.start + i;
+            const int64_t position = run.start + i;
+            const int is_new = has_parents && (position < begin || position >= end);
             memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
-            *positions++ = position - begin;
+            if (is_new)
+                n_before =
+                    position < sharding->n_tokens
+                        ? memoi_sharding_prefix(
+                              sharding, memoi_sharding_search(sharding->document_begins, 1,
+                                                              sharding->n_documents, position))
+                        : 0;
+            *positions++ = position - begin + n_before;
         }
 }
 
@@ -5581,6 +5694,7 @@ enum {
     MEMOI_TARGET_COMM, /* of blocks */
     MEMOI_TARGET_RING = MEMOI_TARGET_COMM,
     MEMOI_TARGET_ULYSSES,
+    MEMOI_TARGET_NODES,
     MEMOI_TARGET_N_STREAMS
 };
 /* Events of attention. */
@@ -5588,7 +5702,9 @@ enum {
     MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
     MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
     MEMOI_TARGET_ROWS,      /* a group has left by rows */
-    MEMOI_TARGET_COMPUTED,
+    MEMOI_TARGET_RINGS,     /* rings within a node are computed */
+    MEMOI_TARGET_CROSSED,   /* rows of other nodes have arrived; of even and of odd rings */
+    MEMOI_TARGET_COMPUTED = MEMOI_TARGET_CROSSED + 2,
     MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
     MEMOI_TARGET_EXCHANGES = 64,
     MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
@@ -5764,6 +5880,48 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
 }
+
+/* --- trees --- */
+
+/* The number of ancestors of a document. */
+MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
+    int32_t depth = 0;
+    while ((document = mask->document_parents[document]) >= 0) depth++;
+    return depth;
+}
+
+/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
+MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
+        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
+    return n + 1;
+}
+
+/* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
+ * are in preorder.  first, end: (n_tokens). */
+MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
+                                int64_t* end) {
+    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
+    int64_t low = 0, high = 0;
+    for (int64_t i = 0; i < mask->n_documents && parents; i++) {
+        int64_t ancestor = i;
+        int32_t n = memoi_mask_depth(mask, i);
+        low = high;
+        if (n > depth) {
+            for (; n > depth; n--) ancestor = parents[ancestor];
+            low = begins[ancestor];
+            high = begins[ancestor + 1];
+        }
+        for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
+            first[q] = low;
+            end[q] = high;
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+        }
+    }
+}
+
+/* --- runs --- */
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
@@ -6142,6 +6300,7 @@ typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
+    int32_t n_nodes; /* of the ring; consecutive ring ranks share a node */
     int32_t n_batch, n_q_heads, head_size, v_head_size;
     int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
     int32_t n_read_heads;           /* of keys, as attention reads them */
@@ -6154,6 +6313,7 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
     const memoi_shape_tokens* tokens;
@@ -6231,6 +6391,7 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
     if (!mask.document_begins && !mask.key_first) {
         mask.document_begins = keys->document_begins;
         mask.n_documents = keys->n_documents;
+        if (!mask.document_parents) mask.document_parents = keys->document_parents;
     }
     return mask;
 }
@@ -6497,7 +6658,10 @@ struct memo_exchange {
     memoi_shape shape; /* the attention's, with tokens */
     memoi_shape_tokens tokens[2];
     memob_arrays arrays;
-    memo_mask* masks;  /* (n_parts), complete */
+    /* (n_parts, n_levels), complete.  Of a tree, level 0 is within documents, and each further one
+     * sees the ancestors at a depth. */
+    memo_mask* masks;
+    int32_t n_levels;
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
@@ -6507,7 +6671,7 @@ struct memo_exchange {
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
-    memoi_exchange_step* steps; /* (ring, n_parts) */
+    memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
@@ -6518,15 +6682,24 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    /* Positions that runs of queries see: of rank r in a part from first_sight[part * ring + r]. */
+    /* Positions that runs of queries see: of rank r and mask m from
+     * first_sight[m * n_lookers + r]. */
     memoi_exchange_sight* sights;
-    int64_t* first_sight; /* (n_parts * ring + 1) */
+    int64_t* first_sight; /* (n_parts * n_levels * n_lookers + 1) */
+    /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
+    int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
+    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
+    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
+    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
+    int32_t is_held;                 /* step 0 reads rows of another node */
+    int32_t has_own_work;            /* step 0 computes */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
-                                                        int32_t part) {
-    return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
+                                                        int32_t mask) {
+    return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
     return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
@@ -6535,6 +6708,11 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
+                                                              int is_receive, int32_t d) {
+    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
 }
 
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
@@ -6685,28 +6863,6 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* Step 0 has all queries, because it sets every row but padding. */
-MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
-    const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
-    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape->n_parts + part];
-    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
-    r->k_runs = memoi_shape_runs(shape, 1, (me - distance + rd) % rd, &r->n_k_runs);
-    if (s) { /* pieces arrive one after another */
-        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
-                                                (plan->most_runs + MEMOI_PIECES_MAX);
-        r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
-        r->k_runs = runs;
-        r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
-        r->q_runs += p->q_begin;
-        r->n_q_runs = p->q_end - p->q_begin;
-    }
-    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
-    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
-    r->k_row = part ? r[-1].k_row + r[-1].n_k_rows : 0;
-}
-
 /* --- what each rank reads --- */
 
 /* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
@@ -6748,13 +6904,13 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_ranks = (int64_t)shape->n_parts * shape->sharding.ring;
+    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * plan->n_lookers;
     plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
         for (int64_t r = 0; r < n_ranks; r++) {
-            const memo_mask* mask = &plan->masks[r / shape->sharding.ring];
-            const int32_t rank = (int32_t)(r % shape->sharding.ring);
+            const memo_mask* mask = &plan->masks[r / plan->n_lookers];
+            const int32_t rank = (int32_t)(r % plan->n_lookers);
             int32_t n_runs;
             const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
             plan->first_sight[r] = n;
@@ -6772,14 +6928,19 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     }
 }
 
-/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
- * queries see.  So a run of keys that ends before, or was read to its end, is done. */
-MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
-                                                int32_t owner, int32_t reader) {
+/* A group has a message for each piece of a sequence. */
+MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
+    return (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+}
+
+/* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends
+ * of what queries see.  So a run of keys that ends before, or was read to its end, is done. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, int32_t mask,
+                                                     int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
-    /* A group has a message for each piece of a sequence. */
-    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int64_t* first_sight = plan->first_sight + (int64_t)part * shape->sharding.ring + reader;
+    const int32_t most = memoi_exchange_most(shape);
+    const int64_t* first_sight =
+        plan->first_sight + (int64_t)mask * plan->n_lookers + plan->first_looker + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
@@ -6800,15 +6961,77 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
         if (!p.q_end) p.q_begin = plan->sights[s].run;
         p.q_end = plan->sights[s].run + 1;
     }
-
-    /* Gaps that were not closed must be worth their messages. */
-    row = p.n ? p.rows[p.n - 1].end - p.rows[0].begin : 0;
-    if (p.n == most && p.n_rows > row / 8 * 7) {
-        p.rows[0].end = p.rows[p.n - 1].end;
-        p.n_rows = row;
-        p.n = 1;
-    }
     return p;
+}
+
+/* Adds rows of other pieces.  Gaps in one that are rows of the other count as rows that are not
+ * needed, which takes more than `most` ranges. */
+MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
+                                int32_t most) {
+    const memoi_exchange_pieces own = *p;
+    const int64_t n_gaps = own.n_rows - own.n_needed + other->n_rows - other->n_needed;
+    memset(p, 0, sizeof *p);
+    for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
+        const int is_own =
+            k == other->n || (i < own.n && own.rows[i].begin <= other->rows[k].begin);
+        const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
+        memoi_exchange_add_rows(p, most, rows->begin, rows->end);
+    }
+    p->n_needed = memob_max(p->n_needed - n_gaps, 0);
+    p->q_begin = own.q_begin;
+    p->q_end = own.q_end;
+}
+
+/* Gaps that were not closed must be worth their messages. */
+MEMOI void memoi_exchange_close_gaps(memoi_exchange_pieces* p, int32_t most) {
+    const int64_t n = p->n ? p->rows[p->n - 1].end - p->rows[0].begin : 0;
+    if (p->n < most || p->n_rows <= n / 8 * 7) return;
+    p->rows[0].end = p->rows[p->n - 1].end;
+    p->n_rows = n;
+    p->n = 1;
+}
+
+/* What a reader reads of an owner's keys, under all masks of a part. */
+MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
+                                                int32_t owner, int32_t reader) {
+    const int32_t most = memoi_exchange_most(&plan->shape), first = part * plan->n_levels;
+    memoi_exchange_pieces p = memoi_exchange_read_mask(plan, first, owner, reader);
+    for (int32_t i = 1; i < plan->n_levels; i++) {
+        const memoi_exchange_pieces level =
+            memoi_exchange_read_mask(plan, first + i, owner, reader);
+        memoi_exchange_unite(&p, &level, most);
+    }
+    memoi_exchange_close_gaps(&p, most);
+    return p;
+}
+
+/* Step 0 has all queries of level 0, because these set every row but padding, unless its keys are
+ * of another node.  All levels of a part have the keys that any of them reads. */
+MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
+    const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
+    const int is_first = mask % plan->n_levels == 0;
+    const int has_all = !s && is_first && !plan->is_held;
+    memoi_exchange_pieces p = *memoi_exchange_pieces_of(plan, 1, distance, part);
+    memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
+    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
+    r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
+    if (s) { /* pieces arrive one after another */
+        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
+                                                (plan->most_runs + MEMOI_PIECES_MAX);
+        r->n_k_runs = memoi_exchange_runs_of(&p, r->k_runs, r->n_k_runs, runs);
+        r->k_runs = runs;
+    }
+    if (!has_all) {
+        if (!s || plan->n_levels > 1) p = memoi_exchange_read_mask(plan, mask, owner, me);
+        r->q_row = memoi_exchange_runs_rows(r->q_runs, p.q_begin);
+        r->q_runs += p.q_begin;
+        r->n_q_runs = p.q_end - p.q_begin;
+    }
+    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
+    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
+    r->k_row = mask ? r[-1].k_row + is_first * r[-1].n_k_rows : 0;
 }
 
 /* --- turns --- */
@@ -6919,17 +7142,31 @@ MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts)
         }
 }
 
+MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
+    memob_arrays* arrays = &plan->arrays;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
+    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
+    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
+}
+
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
  * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts;
+    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
-    memoi_exchange_look(plan);
+    memoi_exchange_make_arrays(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
@@ -6958,11 +7195,12 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
+    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
         for (s = 0; s < n; s++) {
-            memoi_exchange_make_step(plan, s, part);
-            plan->computes |= memoi_exchange_step_of(plan, s, part)->n_q_rows &&
-                              memoi_exchange_step_of(plan, s, part)->n_k_rows;
+            memoi_exchange_make_step(plan, s, mask);
+            plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
+                              memoi_exchange_step_of(plan, s, mask)->n_k_rows;
+            plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
@@ -6970,11 +7208,106 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays_free(&scratch);
 }
 
+/* --- rings over nodes --- */
+
+/* The plan of a ring within a node, for the keys of the ranks of a node. */
+MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
+                               memo_exchange* view) {
+    const int32_t n = plan->n_lookers / plan->shape.n_nodes;
+    *view = *plan;
+    view->arrays = MEMO_ZERO(memob_arrays);
+    view->first_looker = readers * n;
+    view->computes = view->sends = 0;
+    view->shape.sharding.ring = view->shape.key_sharding.ring = n;
+    view->shape.ring_rank %= n;
+    view->shape.n_nodes = view->shape.has_key_sharding = 1;
+    for (int32_t i = 0; i < 2; i++) {
+        const int64_t first = (int64_t)(i ? owners : readers) * n;
+        view->tokens[i] = *memoi_shape_tokens_of(&plan->shape, i);
+        view->tokens[i].runs += first * view->tokens[i].max_runs;
+        view->tokens[i].n_runs += first;
+    }
+    view->shape.tokens = view->tokens;
+}
+
+/* What all readers of a node read of an owner's keys, in any sequence of the batch. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_node(const memo_exchange* view, int32_t owner) {
+    const int32_t most = memoi_exchange_most(&view->shape);
+    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
+    for (int32_t part = 0; part < view->shape.n_parts; part++)
+        for (int32_t reader = 0; reader < view->shape.sharding.ring; reader++) {
+            const memoi_exchange_pieces read = memoi_exchange_read(view, part, owner, reader);
+            memoi_exchange_unite(&p, &read, most);
+        }
+    memoi_exchange_close_gaps(&p, most);
+    return p;
+}
+
+/* Keys of the ring are now the rows that cross to it, one after another. */
+MEMOI void memoi_exchange_hold(memo_exchange* ring, memoi_exchange_pieces* own) {
+    memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
+    const int32_t n = ring->shape.sharding.ring;
+    const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
+    memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
+    int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
+    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++) {
+        const memoi_exchange_pieces p = memoi_exchange_read_node(ring, owner);
+        n_runs[owner] = memoi_exchange_runs_of(&p, all.runs + owner * all.max_runs,
+                                               all.n_runs[owner], runs + owner * max_runs);
+        if (owner == ring->shape.ring_rank) *own = p;
+    }
+    tokens->runs = runs;
+    tokens->n_runs = n_runs;
+    tokens->max_runs = max_runs;
+    ring->most_runs += MEMOI_PIECES_MAX;
+    ring->is_held = 1;
+}
+
+MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
+    const int32_t n = plan->shape.n_nodes, me = plan->shape.ring_rank;
+    const int32_t node = me / (plan->n_lookers / n), place = me % (plan->n_lookers / n);
+    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n);
+    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n);
+    for (int32_t d = 0; d < n && !plan->arrays.failed; d++) {
+        memo_exchange* ring = &rings[d];
+        if (d) {
+            memoi_exchange_view(plan, (node + d) % n, node, ring);
+            plan->crossing[d] = memoi_exchange_read_node(ring, place);
+        }
+        memoi_exchange_view(plan, node, (node - d + n) % n, ring);
+        if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
+        if (!ring->arrays.failed) memoi_exchange_make(ring);
+        plan->arrays.failed |= ring->arrays.failed;
+        plan->computes |= ring->computes;
+        plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
+    }
+    plan->of_nodes = rings;
+}
+
+/* Adds what crosses between nodes, and what the rings within a node send. */
+MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
+    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
+        }
+    }
+}
+
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
+    if (plan->of_nodes) {
+        memoi_exchange_add_nodes(plan, info);
+        return;
+    }
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
@@ -7006,6 +7339,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
+    int32_t first_peer, first_number; /* of the ranks of its node in comm; of its exchanges */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -7074,8 +7408,7 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
-    return ring->last_step && ring->plan->has_others && r->n_q_runs && r->n_k_runs;
+    return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -7123,9 +7456,16 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
     b->d_v += v;
 }
 
+/* Does a step merge its output into that of others? */
+MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
+    return !ring->is_backward && (s || mask % ring->plan->n_levels || ring->plan->is_held);
+}
+
 /* The rectangle of step s. */
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask,
                                             const memoi_exchange_step* r, int32_t s) {
+    const int32_t part = mask / ring->plan->n_levels;
+    const int merges = memoi_ring_merges(ring, mask, s);
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
@@ -7144,7 +7484,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
-    block.mask = ring->plan->masks[part];
+    block.mask = ring->plan->masks[mask];
+    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);
@@ -7161,7 +7502,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.q = ring->q;
     block.k = memoi_ring_keys(ring, 0, s);
     block.v = memoi_ring_keys(ring, 1, s);
-    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    block.lse = merges ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
@@ -7170,7 +7511,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_k = d_kv[0];
         block.d_v = d_kv[1];
     } else {
-        block.out = s ? buffers->block_out : ring->out;
+        block.out = merges ? buffers->block_out : ring->out;
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
@@ -7326,12 +7667,14 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     /* An earlier group may have begun the gradients of these keys. */
-    const int begins_kv =
-        ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
+    const int begins_kv = ring->is_backward &&
+                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
+                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
     ring->seen = -1;
-    if (!ring->is_backward) memoi_ring_set_padding(ring);
-    if (ring->is_backward)
+    if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
+    if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
@@ -7345,7 +7688,8 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
-    const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const int32_t peer =
+        ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address;
@@ -7382,8 +7726,10 @@ MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn*
 MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
     const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
     const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
+    const int sends_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 0);
+    const int is_ready = ring->is_ready || (ring->plan->is_held && !sends_k);
     int32_t gate = memoi_ring_gate(ring, turn);
-    if (!gate && ring->is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
+    if (!gate && is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
     if (gate <= ring->seen) return;
     memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
@@ -7391,40 +7737,40 @@ MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, in
     ring->seen = s;
 }
 
-/* Adds what the readers of step s returned to the rows of its pieces, in all sequences. */
-MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
+/* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
+ * next `stride` pieces. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
+                          const memoi_exchange_pieces* pieces, int64_t stride,
+                          float* const d_kv[2]) {
     const memoi_shape* shape = ring->shape;
+    const int64_t bytes = memo_type_bytes(shape->carried_type);
     memo_pack_desc pack;
     int64_t n = 0;
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
-    pack.packed[0] = memoi_ring_contribution(ring, s, 1);
+    pack.packed[0] = packed;
     for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_row(shape, t);
-        pack.rows[t] = ring->d_kv_final[t];
+        pack.rows[t] = d_kv[t];
     }
-    pack.packed[1] = (char*)pack.packed[0] + memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 1) *
-                                                 pack.n_columns[0] *
-                                                 memo_type_bytes(pack.packed_type);
+    pack.packed[1] = packed + n_rows * pack.n_columns[0] * bytes;
 
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
-            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        const memoi_exchange_pieces* p = &pieces[b * stride];
         for (int32_t k = 0; k < p->n; k++) {
             pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+            memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
             for (int32_t t = 0; t < 2; t++)
-                pack.packed[t] = (char*)pack.packed[t] +
-                                 n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
+                pack.packed[t] = (char*)pack.packed[t] + n * pack.n_columns[t] * bytes;
             pack.n_ranges = 0;
             n = 0;
         }
     }
-    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+    if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
 /* The next exchange, one group of messages, if this rank takes part. */
@@ -7456,15 +7802,21 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, "ring exchange %d", (int)(ring->first_number + number));
     memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+                             ring->is_backward ? "ring backward" : "ring forward",
+                             ring->first_number + number);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
-        memoi_ring_add(ring, turn->given);
+        memoi_ring_add(
+            ring, MEMOI_TARGET_RING, memoi_ring_contribution(ring, turn->given, 1),
+            memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
+            memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
+            shape->n_parts > 1, ring->d_kv_final);
     memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
                         MEMOI_TARGET_RING);
     ring->n_exchanged = number + 1;
@@ -7487,8 +7839,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
-    for (int32_t part = 0; part < shape->n_parts; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
+    for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
@@ -7504,9 +7856,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
             memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
         }
         has_worked = 1;
-        block = memoi_ring_block(ring, part, step, s);
+        block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
+        if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
@@ -7541,7 +7893,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         memoi_ring_step(ring, s);
         if (s) memoi_ring_exchange_behind(ring, s);
     }
-    ring->is_in_use |= ring->latest_use > ring->seen;
+    ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 
     /* All contributions of others are there. */
@@ -7550,6 +7902,256 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
                          0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
                          1);
+}
+
+/* ---- >>ring over nodes --------------------------------------------------------------------------
+ * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing
+ * of steps or heads.
+ *
+ * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
+ * earlier rings are computed.  Invariants:
+ *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
+ *   2  gradients of held rows leave behind ring d, and before rows come to their place
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d */
+
+/* What is held of other nodes, by places; the last ones are of backward. */
+typedef struct memoi_nodes_buffers {
+    char* kv[2][2];
+    float* d_kv[2][2];
+    char *taken, *given; /* contributions in carried_type; given: NULL if that is fp32 */
+} memoi_nodes_buffers;
+
+/* One forward or backward on one rank. */
+typedef struct memoi_nodes {
+    memoi_ring* ring;
+    const memo_exchange* plan;
+    memo_comm* comm; /* by nodes */
+    memoi_nodes_buffers buffers;
+    char* own_kv[2];
+    float* own_d_kv[2];
+    int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
+    /* Points of the compute stream are counted over all groups of heads: each one's start, and the
+     * end of each of its rings. */
+    int32_t first;       /* ring 0 of this group; before it the start */
+    int32_t latest;      /* -1: none */
+    int32_t seen;        /* that crossings have waited for; -1: none */
+    int32_t last_use[2]; /* of places: the ring that reads them; 0: none */
+    int32_t n_crossed;   /* of this group */
+} memoi_nodes;
+
+MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
+                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
+    n->ring = ring;
+    n->plan = plan;
+    n->comm = comm;
+    n->buffers = *buffers;
+    n->latest = n->seen = -1;
+    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
+}
+
+/* Makes the next crossing wait for a point. */
+MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point) {
+    if (n->seen >= point) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
+    n->seen = n->latest;
+    MEMO_ASSERT(n->seen >= point);
+}
+
+/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
+MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
+    const memoi_shape* shape = n->ring->shape;
+    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
+    const int64_t row = memoi_ring_row(shape, is_v);
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+    for (int32_t b = 0; b < shape->n_batch; b++) {
+        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        rows += b * shape->key_sharding.ring_tokens * row_bytes;
+        for (int32_t k = 0; k < p->n; k++) {
+            const int64_t count = p->rows[k].end - p->rows[k].begin;
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
+                                 count * row, shape->type, peer);
+            if (is_receive) rows += count * row_bytes;
+        }
+    }
+}
+
+/* Announces a crossing, and opens its group of messages. */
+MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
+                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                             int64_t n_writes, int64_t n_bytes) {
+    memoi_target* target = n->ring->target;
+    char name[40];
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
+    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
+                          n_bytes);
+    memoi_target_group_begin(target, n->comm, label, number);
+    n->n_crossed++;
+}
+
+/* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
+MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_all = shape->n_batch * shape->key_sharding.ring_tokens;
+    const memoi_exchange_pieces *out, *in;
+    memoi_target* target = n->ring->target;
+    memo_range reads[2], writes[2];
+    int64_t n_bytes = 0;
+    if (d >= n->plan->shape.n_nodes) return;
+    out = memoi_exchange_crossing_of(n->plan, 0, d);
+    in = memoi_exchange_crossing_of(n->plan, 1, d);
+    if (!out->n && !in->n) return;
+
+    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2]);
+    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+        reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
+        writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
+        n_bytes += shape->n_batch * out->n_rows * row_bytes;
+    }
+    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
+}
+
+/* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
+MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
+                                char* const first[2], const int64_t stride_rows) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_rows = memoi_exchange_crossing_of(n->plan, !is_receive, d)->n_rows;
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? d : n_nodes - d)) % n_nodes;
+    for (int t = 0; t < 2; t++)
+        for (int32_t b = 0; b < shape->n_batch; b++)
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 first[t] + b * stride_rows * memoi_ring_row(shape, t) *
+                                                memo_type_bytes(shape->carried_type),
+                                 n_rows * memoi_ring_row(shape, t), shape->carried_type, peer);
+}
+
+/* Sends the gradients of the rows held for ring d to their owner, and adds what comes back of own
+ * rows. */
+MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_out = memoi_exchange_crossing_of(n->plan, 1, d)->n_rows;
+    const int64_t n_in = memoi_exchange_crossing_of(n->plan, 0, d)->n_rows;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, n_batch = shape->n_batch;
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+    const int rounds = n->buffers.given != NULL;
+    memoi_target* target = n->ring->target;
+    char *out[2], *in[2];
+    memo_range reads[2], writes;
+    if (!n_out && !n_in) return;
+
+    memoi_nodes_pass(n, n->first + (n_out ? d : 0));
+    for (int t = 0; t < 2; t++) {
+        const int64_t row = memoi_ring_row(shape, t);
+        const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
+        float* held = n->buffers.d_kv[d % 2][t];
+        out[t] = rounds ? n->buffers.given + behind * n_out * memo_type_bytes(shape->carried_type)
+                        : (char*)held;
+        in[t] = n->buffers.taken + behind * n_in * memo_type_bytes(shape->carried_type);
+        reads[t] = memob_range_at(held, n_batch * n_tokens * row * 4);
+        for (int32_t b = 0; b < n_batch && rounds; b++)
+            memoi_target_cast(target, MEMOI_TARGET_NODES,
+                              out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
+                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
+                              n_out * row);
+    }
+    if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
+    writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
+
+    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                      n_batch * n_out * row_bytes);
+    memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
+    memoi_nodes_messages(n, d, 1, in, n_in);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    if (n_in)
+        memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
+                       memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
+}
+
+/* Does this rank exchange rows in a ring within its node behind ring d? */
+MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
+    while (++d < n->plan->shape.n_nodes) {
+        const memo_exchange* plan = &n->plan->of_nodes[d];
+        for (int32_t s = 1; s <= plan->last_step; s++)
+            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
+                return 1;
+    }
+    return 0;
+}
+
+/* The ring within this node for the keys of the node d before. */
+MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
+    memoi_ring* ring = n->ring;
+    const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
+    ring->plan = &n->plan->of_nodes[d];
+    ring->last_step = ring->plan->last_step;
+    ring->first_number = 2 * d * ring->shape->sharding.ring;
+    for (int t = 0; t < 2; t++) {
+        ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
+        ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
+    }
+    if (holds) {
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
+        n->last_use[d % 2] = n->first + d;
+    }
+    ring->is_ready = !d && n->is_ready;
+    ring->is_open = !ring->is_backward && (!d || d + 2 >= n->plan->shape.n_nodes) &&
+                    memoi_nodes_exchange_later(n, d);
+    memoi_ring_run(ring);
+    n->latest = n->first + d;
+}
+
+/* Brings, computes and gives in the order of chapter 6. */
+MEMOI void memoi_nodes_walk(memoi_nodes* n) {
+    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
+        memoi_nodes_ring(n, d);
+        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (!n->n_crossed) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+}
+
+/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
+MEMOI void memoi_nodes_run(memoi_nodes* n) {
+    memoi_ring* ring = n->ring;
+    const memoi_ring whole = *ring;
+    memoi_shape shape = *whole.shape;
+    shape.sharding.ring /= n->plan->shape.n_nodes;
+    shape.key_sharding.ring /= n->plan->shape.n_nodes;
+    shape.ring_rank %= shape.sharding.ring;
+    ring->shape = &shape;
+    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    for (int t = 0; t < 2; t++) {
+        n->own_kv[t] = whole.kv[t];
+        n->own_d_kv[t] = whole.d_kv_final[t];
+    }
+
+    /* A rank without heads sets zeros alone. */
+    n->is_ready = whole.is_ready;
+    n->first = ++n->latest + 1;
+    n->n_crossed = 0;
+    if (shape.heads.n_q)
+        memoi_nodes_walk(n);
+    else
+        memoi_nodes_ring(n, 0);
+
+    ring->shape = whole.shape;
+    ring->plan = whole.plan;
+    for (int t = 0; t < 2; t++) {
+        ring->kv[t] = whole.kv[t];
+        ring->d_kv_final[t] = whole.d_kv_final[t];
+    }
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -7568,12 +8170,13 @@ typedef struct memoi_hybrid_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
+    memoi_nodes_buffers nodes;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
     memo_attention attention;
-    memo_comm *ring, *ulysses;
+    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -7597,6 +8200,7 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->n_tokens,
                                      sharding->document_begins,
                                      sharding->n_documents,
+                                     sharding->document_parents,
                                      sharding->slice_tokens};
     memo_sharding made;
     if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7619,6 +8223,29 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
                              "(%d, %d); make both from one mesh",
                              name, (int)comm->size, (int)degree);
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
+}
+
+MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
+    const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
+    return n > 1 ? n : 1;
+}
+
+/* Consecutive ring ranks share a node. */
+MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
+    const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    if (desc->n_nodes < 0 || ring % n)
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
+            "1, or a divisor",
+            (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
+    if (desc->nodes && desc->nodes->rank != rank / (ring / n))
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                             "ring; make both from one mesh",
+                             (int)desc->nodes->rank, (int)rank);
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -7656,7 +8283,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                                 desc->ulysses_rank, error) ||
-        memoi_hybrid_heads_check(desc, error))
+        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOB_INVALID(
@@ -7709,6 +8336,9 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
 
+    shape->n_nodes = memoi_hybrid_n_nodes(desc);
+    if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
+
     /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
     shape->n_q_heads = desc->n_q_heads;
@@ -7732,6 +8362,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
+    shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
 }
 
@@ -7831,6 +8462,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.kv[is_v] =
             memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                        memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -7852,8 +8485,9 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
     if (!is_backward) {
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        const int merges = has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
         return c.n_bytes;
     }
 
@@ -7868,6 +8502,13 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
     b->ring.gradients = memoi_hybrid_carve(
         &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    if (shape->n_nodes > 1) {
+        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
+        for (int i = 0; i < 4; i++)
+            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
+        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
+        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
@@ -7919,13 +8560,13 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again, ulysses_groups or nodes")       \
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
     K(FIRST_QUERY, "memo_mask.first_query")                                                        \
     K(INTERVALS, "memo_mask: key_first or key_end")
 
@@ -7940,7 +8581,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
-    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups,
+                           shape->n_nodes};
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
@@ -7955,6 +8597,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+        memoi_label_add_array(label, field, own->document_parents, own->n_documents);
     }
 }
 
@@ -7962,12 +8605,14 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part];
+        const memo_mask* mask = &plan->masks[part * plan->n_levels];
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
+                              mask->n_documents);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
@@ -7983,6 +8628,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_memory(name, desc->device_memory, error);
@@ -7991,7 +8637,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
-    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
     memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
@@ -7999,6 +8645,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
+    if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
     a->target.events = a->events;
     /* An exchange of keys and one of contributions for each step. */
@@ -8008,12 +8655,15 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
+    a->nodes = desc->nodes;
     a->ulysses = desc->ulysses;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
+        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
+                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
+                                                          : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -8051,17 +8701,80 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Levels of a tree are intervals of keys, counted like the queries. */
+MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
+                                             memo_error* error) {
+    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
+                       : mask->window_before || mask->window_after ? "beside a window"
+                       : mask->first_query                         ? "beside first_query"
+                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
+                                                 : NULL;
+    if (also)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
+                             "document_begins and parents alone",
+                             also);
+    if (!shape->has_trees)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL, but the attention has no "
+                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
+                                        mask->n_documents, error);
+}
+
 /* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
+                                          memo_error* error) {
+    memo_status status;
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                          mask->n_documents, mask->n_keys, error);
+    if (!mask->document_parents && (mask->key_first || mask->key_end))
+        return memoi_hybrid_intervals_check(mask, error);
+    status =
+        mask->document_begins
+            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                             mask->n_documents, mask->n_keys, error)
+            : MEMO_STATUS_OK;
+    if (status || !mask->document_parents) return status;
+    return memoi_hybrid_parents_check(shape, mask, error);
+}
+
+/* The masks of all parts, complete and checked, with their levels. */
+MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
+                                          memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_tokens = shape->sharding.n_tokens;
+    const memo_mask causal = MEMO_ZERO(memo_mask);
+    plan->n_levels = 1;
+    for (int32_t i = 0; i < shape->n_parts; i++) {
+        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
+        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
+            !(given && given[i].document_begins))
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+    }
+
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+        const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
+        memo_mask* mask = &plan->masks[i];
+        int64_t* ends;
+        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
+        if (!level) continue;
+        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
+        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
+        mask->key_first = ends;
+        mask->key_end = ends + n_tokens;
+        mask->document_begins = mask->document_parents = NULL;
+    }
+    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
+                               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -8069,10 +8782,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memoi_shape* shape = &plan->shape;
     const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
     const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
-    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
     const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
-    const memo_mask causal = MEMO_ZERO(memo_mask);
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
@@ -8091,18 +8802,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
-    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
-    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
-    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
-    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
-                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
-    plan->turn_of =
-        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
-    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -8111,18 +8810,12 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
-        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
-        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
-            !given->document_begins)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
-        plan->masks[i] = memoi_shape_mask(shape, *given);
-        status = memoi_hybrid_mask_check(&plan->masks[i], error);
-    }
+    status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    memoi_exchange_make(plan);
+    plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_look(plan);
+    if (!plan->arrays.failed)
+        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -8154,6 +8847,8 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
+        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -8169,8 +8864,9 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    int32_t has_run; /* a ring of this pass */
-    int32_t is_full; /* results of the previous group may still be in their buffers */
+    memoi_nodes nodes; /* of a ring over nodes */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -8195,6 +8891,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -8437,7 +9134,10 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        memoi_ring_run(&walk->ring);
+        if (walk->shape->n_nodes > 1)
+            memoi_nodes_run(&walk->nodes);
+        else
+            memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
@@ -8521,7 +9221,8 @@ struct memo_sequence {
     memo_sharding sharding; /* of the batch, or of creation */
     memo_sp_attention* attention;
     memo_exchange* exchange; /* NULL: no batch has begun */
-    int64_t* begins;         /* the documents of the batch */
+    int64_t* begins;         /* the documents of the batch; behind them their parents */
+    const int64_t* parents;  /* NULL: none */
     int64_t capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
@@ -8529,16 +9230,18 @@ struct memo_sequence {
 
 /* Errors of the parts name fields of their descs, which the caller has not filled. */
 MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
-    static const char* const parts[] = {"memo_sp_attention_desc", "memo_sharding_desc",
-                                        "memo_exchange_desc.sharding", "memo_mask"};
+    static const char* const names[][2] = {
+        {"memo_sp_attention_desc", "memo_sequence_desc"},
+        {"memo_sharding_desc.document_parents", "memo_sequence_begin.document_parents"},
+        {"memo_sharding_desc", "memo_sequence_desc"},
+        {"memo_exchange_desc.sharding", "memo_sequence_begin"},
+        {"memo_mask", "memo_sequence_begin"}};
     memo_error told;
-    for (int i = 0; i < 4 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
-        const size_t n = strlen(parts[i]);
-        if (strncmp(error->message, parts[i], n)) continue;
+    for (int i = 0; i < 5 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
+        const size_t n = strlen(names[i][0]);
+        if (strncmp(error->message, names[i][0], n)) continue;
         told = *error;
-        return memo_error_set(error, status, "%s%s",
-                              i < 2 ? "memo_sequence_desc" : "memo_sequence_begin",
-                              told.message + n);
+        return memo_error_set(error, status, "%s%s", names[i][1], told.message + n);
     }
     return status;
 }
@@ -8554,6 +9257,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     desc.n_tokens = s->desc.n_tokens;
     desc.document_begins = s->begins;
     desc.n_documents = n_documents;
+    desc.document_parents = s->parents;
     status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
@@ -8579,6 +9283,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
                              "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
                              "comm (%d); 1, or a divisor",
                              (int)ulysses, (int)size);
+    if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
+            "or a divisor",
+            (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
@@ -8588,6 +9298,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     /* The ranks, and one document until the first batch. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
+    mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
     s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
@@ -8598,6 +9309,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     attention.n_batch = desc->n_batch;
     attention.n_q_heads = desc->n_q_heads;
@@ -8611,6 +9323,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.sends_again = desc->sends_again;
     attention.rounds_gradients = desc->rounds_gradients;
     attention.ulysses_groups = desc->ulysses_groups;
+    attention.has_trees = desc->has_trees;
     attention.attention = desc->attention;
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
@@ -8646,24 +9359,32 @@ void memo_sequence_destroy(memo_sequence* s) {
     MEMO_FREE(s);
 }
 
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                int64_t n_documents, memo_error* error) {
+memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_begins,
+                                     const int64_t* document_parents, int64_t n_documents,
+                                     memo_error* error) {
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     s->exchange = NULL;
+    s->parents = NULL;
     if (!document_begins) n_documents = 1;
+    if (document_parents && !s->desc.has_trees)
+        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
+                                    "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_reserve(&s->begins, &s->capacity, n_documents + 1, sizeof *s->begins))
+    if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
         return memob_no_memory(error, "the documents of a batch");
     s->begins[0] = 0;
     s->begins[n_documents] = s->desc.n_tokens;
     if (document_begins)
         memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
+    if (document_begins && document_parents)
+        s->parents = (const int64_t*)memcpy(s->begins + n_documents + 1, document_parents,
+                                            (size_t)n_documents * sizeof *s->begins);
 
     status = memoi_sequence_shard(s, n_documents, error);
     mask.window_before = s->desc.window;
@@ -8671,6 +9392,11 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
     return memoi_sequence_failed(status, error);
+}
+
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                int64_t n_documents, memo_error* error) {
+    return memo_sequence_begin_tree(s, document_begins, NULL, n_documents, error);
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {

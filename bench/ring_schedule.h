@@ -7,6 +7,7 @@
 #include "memo_sp.h"
 
 #define RING_SCHEDULE_RANKS 128
+#define RING_SCHEDULE_KEYS  (6 * RING_SCHEDULE_RANKS)
 
 /* Durations.  A rate of 0 bytes per second means no time except the latency.  Ring and Ulysses have
  * links of their own, such as NIC and NVLink.  If they share one and run at the same time
@@ -15,6 +16,7 @@ typedef struct ring_costs {
     double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
     double ring_bytes_per_s, ring_latency_s;
     double ulysses_bytes_per_s, ulysses_latency_s;
+    double nodes_bytes_per_s, nodes_latency_s; /* between nodes, if the desc has n_nodes */
 } ring_costs;
 
 /* The number of pairs (query, key) that see each other; exact up to 2^53. */
@@ -36,12 +38,21 @@ static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, in
     return n;
 }
 
-/* An exchange of the ring: 1 + its number, which peers have too; otherwise 0. */
-static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
-    static const char exchange[] = "ring exchange ";
-    const char* name = part->text + op->name;
-    if (op->kind != MEMO_OP_RUN || strncmp(name, exchange, sizeof exchange - 1)) return 0;
-    return 1 + atoi(name + sizeof exchange - 1);
+/* A number for an exchange that peers have, too: it ascends in the order in which ranks enqueue; 0:
+ * no exchange.  n: ring ranks of a node.  Rows of ring d come behind ring d - 2. */
+static int32_t ring_schedule_key(const char* name, int32_t number, int32_t n) {
+    const int32_t each = 2 * n + 3, d = number / (2 * n);
+    if (!strncmp(name, "ring ", 5)) return (d + 1) * each + 1 + number % (2 * n);
+    if (!strncmp(name, "node gradients", 14)) return (number + 1) * each + 2 * n + 1;
+    if (!strncmp(name, "node keys", 9))
+        return number < 3 ? number : (number - 1) * each + 2 * n + 2;
+    return 0;
+}
+static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op, int32_t n) {
+    const char *name = part->text + op->name, *number = strrchr(name, ' ');
+    if (op->kind != MEMO_OP_RUN || !number) return 0;
+    if (strncmp(name, "ring exchange ", 14) && strncmp(name, "node ", 5)) return 0;
+    return ring_schedule_key(name, atoi(number), n);
 }
 
 /* A rank's attention and links on paper. */
@@ -49,8 +60,10 @@ typedef struct ring_paper {
     memo_recorder* recorder;
     ring_costs costs;
     memo_message_call waiting[1024]; /* of a group */
-    /* Of exchanges of the ring, by numbers: whom this rank sends to, whom it receives from. */
-    unsigned char peers[2][2 * RING_SCHEDULE_RANKS][RING_SCHEDULE_RANKS];
+    int32_t n_ranks;                 /* ring ranks of a node */
+    int32_t place;                   /* of this rank in its node */
+    /* By keys: whom this rank sends to, whom it receives from. */
+    unsigned char peers[2][RING_SCHEDULE_KEYS][RING_SCHEDULE_RANKS];
 } ring_paper;
 
 /* An attention takes as long as its pairs, which the recorded operation does not have. */
@@ -82,11 +95,18 @@ static memo_status ring_paper_messages(memo_comm* comm, memo_stream stream,
                                        const memo_message_call* calls, int32_t n,
                                        memo_error* error) {
     ring_paper* paper = (ring_paper*)comm->context;
-    const int64_t number = comm->label.number;
+    const int is_of_nodes = !strcmp(comm->name, "nodes");
+    const int32_t key =
+        paper->n_ranks && comm->label.text
+            ? ring_schedule_key(comm->label.text, (int32_t)comm->label.number, paper->n_ranks)
+            : 0;
     (void)stream, (void)error;
-    for (int32_t i = 0; i < n; i++)
-        if (number < 2 * RING_SCHEDULE_RANKS && calls[i].peer < RING_SCHEDULE_RANKS)
-            paper->peers[!calls[i].is_send][number][calls[i].peer] = 1;
+    for (int32_t i = 0; i < n && key; i++) {
+        const int32_t peer =
+            is_of_nodes ? calls[i].peer * paper->n_ranks + paper->place : calls[i].peer;
+        if (key < RING_SCHEDULE_KEYS && peer < RING_SCHEDULE_RANKS)
+            paper->peers[!calls[i].is_send][key][peer] = 1;
+    }
     return MEMO_STATUS_OK;
 }
 static memo_status ring_paper_collective(memo_comm* comm, memo_stream stream,
@@ -101,6 +121,7 @@ static memo_status ring_paper_status(memo_comm* comm, memo_error* error) {
 static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) {
     memo_comm comm;
     memset(&comm, 0, sizeof comm);
+    paper->n_ranks = 0; /* peers are not written down */
     comm.name = "paper";
     comm.context = paper;
     comm.rank = rank;
@@ -114,15 +135,20 @@ static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) 
 }
 
 /* What is sent over a link takes its time. */
-static void ring_paper_set_links(const ring_costs* costs, memo_schedule* schedule) {
+static void ring_paper_set_links(const ring_costs* costs, int32_t n, memo_schedule* schedule) {
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
         const char* name = schedule->text + op->name;
         const int is_ulysses = strstr(name, " to heads") || strstr(name, " to rows");
-        const double rate = is_ulysses ? costs->ulysses_bytes_per_s : costs->ring_bytes_per_s;
-        if (op->kind != MEMO_OP_RUN || (!is_ulysses && !ring_schedule_joins(schedule, op)))
+        const int is_of_nodes = !strncmp(name, "node ", 5);
+        const double rate = is_ulysses    ? costs->ulysses_bytes_per_s
+                            : is_of_nodes ? costs->nodes_bytes_per_s
+                                          : costs->ring_bytes_per_s;
+        if (op->kind != MEMO_OP_RUN || (!is_ulysses && !ring_schedule_joins(schedule, op, n)))
             continue;
-        op->duration_s = (is_ulysses ? costs->ulysses_latency_s : costs->ring_latency_s) +
+        op->duration_s = (is_ulysses    ? costs->ulysses_latency_s
+                          : is_of_nodes ? costs->nodes_latency_s
+                                        : costs->ring_latency_s) +
                          (rate > 0 ? (double)op->link_bytes / rate : 0);
     }
 }
@@ -141,8 +167,9 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     memo_recorder* recorder;
-    memo_comm ring, ulysses;
+    memo_comm ring, ulysses, nodes;
     memo_status status;
+    int32_t n;
     if (costs) paper->costs = *costs;
     recorder_desc.on_paper = 1;
     status = memo_recorder_create(&recorder_desc, &paper->recorder, error);
@@ -153,6 +180,12 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     ring = ring_paper_comm(paper, r, desc.sharding.ring);
     desc.ring = &ring;
     desc.ulysses = &ulysses;
+    n = desc.sharding.ring / (desc.n_nodes ? desc.n_nodes : 1);
+    nodes = ring_paper_comm(paper, r / n, desc.n_nodes);
+    nodes.name = "nodes";
+    paper->n_ranks = n;
+    paper->place = r % n;
+    if (desc.n_nodes > 1) desc.nodes = &nodes;
     desc.device = memo_recorder_get_device(recorder);
     desc.attention.forward = ring_paper_forward;
     desc.attention.backward = ring_paper_backward;
@@ -174,7 +207,7 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     memo_sp_attention_destroy(attention);
     free(ulysses.context);
     if (!status) status = memo_recorder_get_schedule(recorder, schedule, error);
-    if (!status && costs) ring_paper_set_links(costs, *schedule);
+    if (!status && costs) ring_paper_set_links(costs, paper->n_ranks, *schedule);
     return status;
 }
 
@@ -245,7 +278,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         for (int32_t r = 0; r < n; r++)
             for (; at[r] < parts[r]->n_ops && !status; at[r]++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
-                const int32_t joins = ring_schedule_joins(parts[r], op);
+                const int32_t joins = ring_schedule_joins(parts[r], op, papers[r].n_ranks);
                 if (joins && joins < next) next = joins;
                 if (joins) break;
                 status =
@@ -257,10 +290,12 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         for (int phase = 0; phase < 3; phase++)
             for (int32_t r = 0; r < n && !status; r++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
-                if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
+                if (at[r] == parts[r]->n_ops ||
+                    ring_schedule_joins(parts[r], op, papers[r].n_ranks) != next)
+                    continue;
                 for (int32_t peer = 0; peer < n && !status && phase; peer++)
-                    if (papers[r].peers[1][next - 1][peer] ||
-                        (phase == 1 && papers[r].peers[0][next - 1][peer]))
+                    if (papers[r].peers[1][next][peer] ||
+                        (phase == 1 && papers[r].peers[0][next][peer]))
                         status = memo_schedule_add_wait(schedule, events[phase - 1][peer],
                                                         streams[r][op->stream], error);
                 if (phase == 1 && !status)

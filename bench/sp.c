@@ -1,13 +1,14 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | windows | makespan]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | MODE]   # MODE: host, windows, makespan, nodes
  *
  * host prints the host's time alone: of a sharding, of a plan of the exchange, and of a call of a
  * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  windows
  * prints simulated times beside the ideal ones.  makespan runs passes over rings of 8, 16 and 32
  * ranks with free links, and prints their times over the ideal: what a layout loses because ranks
- * wait for each other.
+ * wait for each other.  nodes prints simulated times over the ideal on 128 ranks in 16 nodes, of a
+ * ring whose rows all come straight from their owners, and of one whose rows cross to a node once.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -542,6 +543,12 @@ static double most_scores(const memo_sharding* sharding, const memo_mask* mask) 
     return most / (all / sharding->ring);
 }
 
+static memo_status keep_latent(void* user, memo_stream stream, const memo_latent_block* block,
+                               memo_error* error) {
+    (void)user, (void)stream, (void)block, (void)error;
+    return MEMO_STATUS_OK;
+}
+
 /* A ring of 64 on paper: nothing is computed or sent, so all time is the engine's.  Prints medians
  * of one rank. */
 static void report_host(memo_sharding_kind kind, int64_t n_documents) {
@@ -698,8 +705,60 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
     }
 }
 
+/* ---- nodes ---- */
+
+/* Causal attention of 131,072 tokens on 128 ranks, 8 in a node: 32 heads, n_kv_heads of 128, bf16,
+ * 600 TFLOP/s, links of 450 GB/s and 3 us in a node, of 50 GB/s and 10 us between nodes.
+ * latent: not 0: elements of a latent row. */
+static void report_nodes(int32_t ring, int32_t n_nodes, int32_t n_kv_heads, int32_t latent) {
+    memo_sp_attention_desc desc = {0};
+    memo_sharding_desc sharding_desc = {0};
+    memo_mask mask = {0};
+    memo_error error;
+    ring_costs costs;
+    double ratios[2];
+    const double n_pairs = 131072.0 * 131073 / 2;
+    sharding_desc.ring = ring;
+    sharding_desc.ulysses = 128 / ring;
+    sharding_desc.n_tokens = 131072;
+    desc.n_nodes = n_nodes;
+    desc.n_q_heads = 32;
+    desc.n_kv_heads = n_kv_heads;
+    desc.head_size = 128;
+    desc.latent.size = latent;
+    desc.latent.expand = desc.latent.reduce = keep_latent;
+    desc.type = MEMO_TYPE_BF16;
+    desc.rounds_gradients = 1;
+    if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
+    memset(&costs, 0, sizeof costs);
+    costs.forward_s_per_score = 4 * 128 / 600e12;
+    costs.backward_s_per_score = 2.5 * costs.forward_s_per_score;
+    costs.nodes_bytes_per_s = 50e9;
+    costs.nodes_latency_s = 1e-5;
+    costs.ulysses_bytes_per_s = 450e9;
+    costs.ulysses_latency_s = 3e-6;
+    costs.ring_bytes_per_s = n_nodes ? 450e9 : 50e9;
+    costs.ring_latency_s = n_nodes ? 3e-6 : 1e-5;
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        double ideal_s = n_pairs / 128 * 32 *
+                         (is_backward ? costs.backward_s_per_score : costs.forward_s_per_score);
+        if (memo_schedule_create(&schedule, &error) ||
+            ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+            memo_schedule_simulate(schedule, &simulation, &error))
+            fail(&error);
+        ratios[is_backward] = simulation->makespan_s / ideal_s;
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    printf("%4d  %5d  %7d  %9d  %6d  %7.2f  %8.2f\n", (int)ring, (int)n_nodes,
+           (int)sharding_desc.ulysses, (int)n_kv_heads, (int)latent, ratios[0], ratios[1]);
+    fflush(stdout);
+}
+
 int main(int argc, char** argv) {
-    bench_help(argc, argv, "[REPETITIONS | host | windows | makespan]");
+    bench_help(argc, argv, "[REPETITIONS | host | windows | makespan | nodes]");
     if (argc == 2 && !strcmp(argv[1], "makespan")) {
         static const double sigmas[] = {0, 0.5, 1, 1.5, 2};
         printf("attention sleeps for each visible pair, links are free; over the ideal, equal "
@@ -711,6 +770,17 @@ int main(int argc, char** argv) {
                                 (uint64_t)k, 2);
                 if (k == 2) report_makespan(MEMO_SHARDING_ZIGZAG, ring, sigmas[k], (uint64_t)k, 2);
             }
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "nodes")) {
+        printf("131,072 tokens, 128 ranks in 16 nodes; simulated time over the ideal\n\n"
+               "ring  nodes  ulysses  key heads  latent  forward  backward\n");
+        for (int k = 0; k < 3; k++) {
+            const int32_t n_kv_heads = k == 1 ? 2 : 8, latent = k == 2 ? 576 : 0;
+            if (k < 2) report_nodes(128, 0, n_kv_heads, latent);
+            report_nodes(128, 16, n_kv_heads, latent);
+            report_nodes(16, 0, n_kv_heads, latent);
+        }
         return 0;
     }
     if (argc == 2 && !strcmp(argv[1], "host")) {

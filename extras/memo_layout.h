@@ -137,6 +137,9 @@ typedef struct memo_parallel_cluster {
     double collective_s;              /* start of a collective or hop */
     double block_s;                   /* start of a block of ring attention */
     double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
+    /* Bytes that row kernels move, of those that fused kernels move; 0: 1.  A framework that runs
+     * each operation by itself moves about 1.8 times as many. */
+    double row_traffic;
     /* Standard deviation of the GPUs' speed, of its mean: ranks wait for each other, so a step
      * takes as long as the slowest of n_gpus needs; 0: all are equally fast. */
     double speed_deviation;
@@ -147,6 +150,9 @@ typedef struct memo_parallel_cluster {
 typedef enum memo_parallel_activations {
     MEMO_PARALLEL_KEEP = 0,  /* all activations stay on the device */
     MEMO_PARALLEL_RECOMPUTE, /* only layer inputs stay; each layer's forward runs again */
+    /* The layer's input, the output of attention and half of the other rows stay; row kernels and
+     * every second product run again. */
+    MEMO_PARALLEL_SELECTIVE,
     /* MEMO: alpha of the rows go to the host; other rows are recomputed, except for attention. */
     MEMO_PARALLEL_SWAP,
     MEMO_PARALLEL_OFFLOAD, /* as RECOMPUTE, and the layer inputs go to the host */
@@ -470,7 +476,7 @@ const char* memo_parallel_kind_name(memo_parallel_kind kind) {
 }
 
 const char* memo_parallel_activations_name(memo_parallel_activations activations) {
-    static const char* const names[] = {"keep", "recompute", "swap", "offload"};
+    static const char* const names[] = {"keep", "recompute", "selective", "swap", "offload"};
     return (size_t)activations < MEMO_PARALLEL_N_ACTIVATIONS ? names[activations] : "unknown";
 }
 
@@ -557,6 +563,7 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(cluster.collective_s, 0, 1e6, 0)                                                             \
     F(cluster.block_s, 0, 1e6, 0)                                                                  \
     F(cluster.merge_bytes, 0, 1e6, 30)                                                             \
+    F(cluster.row_traffic, 0, 1e3, 1)                                                              \
     F(cluster.speed_deviation, 0, 1, 0)                                                            \
     F(cluster.host_bytes, 0, 1e18, 0)                                                              \
     F(cluster.host_bytes_per_s, 0, 1e18, 0)                                                        \
@@ -783,7 +790,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     if (l->activations < MEMO_PARALLEL_KEEP || l->activations >= MEMO_PARALLEL_N_ACTIVATIONS)
         return memo_error_set(error, no,
                               "activations: not a memo_parallel_activations (%d); keep, recompute, "
-                              "swap and offload are valid",
+                              "selective, swap and offload are valid",
                               (int)l->activations);
     if ((l->activations >= MEMO_PARALLEL_SWAP || desc->optimizer_on_host) &&
         (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
@@ -1291,7 +1298,7 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
      * and k and the activation read and write theirs. */
     if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
         forward->rows_s =
-            s->desc->element_bytes * s->rows *
+            c->row_traffic * s->desc->element_bytes * s->rows *
             (10 * h + 2 * rotated + m->n_active_experts * memoi_parallel_ffn_columns(m)) /
             c->device_memory_bytes_per_s;
     backward->rows_s = 2 * forward->rows_s;
@@ -1335,22 +1342,30 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s
     return layer;
 }
 
+/* Scales everything but row kernels; attention and what it exchanges is not computed again. */
+MEMOI void memoi_parallel_leave_out(memoi_parallel_pass* again, double products,
+                                    double collectives) {
+    again->time.gemm_s *= products;
+    again->time.attention_s = again->time.ring_s = again->time.ulysses_s = 0;
+    again->time.tensor_s *= collectives;
+    again->time.experts_s *= collectives;
+    again->sent_bytes[MEMO_PARALLEL_TENSOR] *= collectives;
+    again->sent_bytes[MEMO_PARALLEL_EXPERTS] *= collectives;
+    again->sent_bytes[MEMO_PARALLEL_ULYSSES] = again->sent_bytes[MEMO_PARALLEL_RING] = 0;
+}
+
 /* What the backward computes again of a forward.  With swapped rows it is everything except
  * attention and the MLP's last matrix, with three of the four collectives. */
 MEMOI memoi_parallel_pass memoi_parallel_again(const memoi_parallel_share* s,
                                                const memoi_parallel_layer* layer) {
     const memo_parallel_model* m = &s->desc->model;
     memoi_parallel_pass again = layer->passes[0];
+    if (s->l->activations == MEMO_PARALLEL_SELECTIVE) memoi_parallel_leave_out(&again, 0.5, 0.5);
     if (s->l->activations != MEMO_PARALLEL_SWAP) return again;
-    again.time.gemm_s *=
-        1 - (double)m->n_active_experts * m->hidden * m->ffn / memoi_parallel_weights(m);
-    again.time.attention_s = again.time.ring_s = again.time.ulysses_s = 0;
-    again.time.tensor_s *= 0.75;
-    again.time.experts_s *= 0.75;
-    again.sent_bytes[MEMO_PARALLEL_TENSOR] *= 0.75;
-    again.sent_bytes[MEMO_PARALLEL_EXPERTS] *= 0.75;
+    memoi_parallel_leave_out(
+        &again, 1 - (double)m->n_active_experts * m->hidden * m->ffn / memoi_parallel_weights(m),
+        0.75);
     again.sent_bytes[MEMO_PARALLEL_ULYSSES] = s->to_heads_bytes;
-    again.sent_bytes[MEMO_PARALLEL_RING] = 0;
     if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
         again.time.ulysses_s =
             memoi_parallel_attend(s, 1, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
@@ -1449,6 +1464,11 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s,
         memory->activations_bytes = row_bytes * s->layer_elements * n_held;
     else if (activations == MEMO_PARALLEL_RECOMPUTE)
         memory->activations_bytes = row_bytes * s->input_elements * n_held + s->work_bytes;
+    else if (activations == MEMO_PARALLEL_SELECTIVE)
+        memory->activations_bytes =
+            row_bytes * n_held / 2 *
+                (s->layer_elements + s->input_elements + s->attention_elements) +
+            s->work_bytes;
     else
         memoi_parallel_swap(s, layer, prediction);
     if (activations == MEMO_PARALLEL_SWAP)

@@ -134,6 +134,7 @@ extern "C" {
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>ring over nodes     rows that cross between nodes once
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
@@ -155,6 +156,7 @@ extern "C" {
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"
 #include "sp/attention/ring.h"
+#include "sp/attention/nodes.h"
 #include "sp/attention/hybrid.h"
 #include "sp/attention/sequence.h"
 #include "sp/block_orders.h"

@@ -331,18 +331,22 @@ static void fuzz_operation(fuzz_bytes* in) {
 }
 
 static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
-    FUZZ_FILL(in, *desc, 48, &desc->document_begins);
+    int64_t* parents = begins + FUZZ_N + 1;
+    FUZZ_FILL(in, *desc, 56, &desc->document_begins, &desc->document_parents);
     begins[0] = 0;
     for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
     desc->n_documents = fuzz_count(in);
+    for (int i = 0; i < FUZZ_N; i++) parents[i] = fuzz_pick(in, 2) ? i - 1 : -1;
+    fuzz_change(in, parents, FUZZ_N * sizeof *parents);
+    desc->document_parents = fuzz_pick(in, 2) ? parents : NULL;
 }
 
 static void fuzz_attention(fuzz_bytes* in) {
     memo_sharding_desc queries, keys;
     memo_sp_attention_desc desc;
     memo_sp_attention_sizes sizes;
-    int64_t begins[FUZZ_N + 1], key_begins[FUZZ_N + 1];
+    int64_t begins[2 * FUZZ_N + 1], key_begins[2 * FUZZ_N + 1]; /* and parents */
     memo_sharding sharding;
     fuzz_sharding_of(in, &queries, begins);
     fuzz_sharding_of(in, &keys, key_begins);
@@ -355,7 +359,7 @@ static void fuzz_attention(fuzz_bytes* in) {
         return;
     }
     memset(&desc.attention, 0, sizeof desc.attention);
-    FUZZ_POINTERS(desc, 328, &desc.device, &desc.stream, &desc.ring, &desc.ulysses,
+    FUZZ_POINTERS(desc, 368, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
                   &desc.device_memory);
     desc.sharding = sharding;
     desc.key_sharding = key_sharding;
@@ -381,7 +385,7 @@ static void fuzz_mesh(fuzz_bytes* in) {
     memo_mesh_desc desc;
     memo_mesh mesh;
     int64_t size, rank;
-    FUZZ_FILL(in, desc, 20, NULL);
+    FUZZ_FILL(in, desc, 24, NULL);
     fuzz_word(in, &size);
     fuzz_word(in, &rank);
     (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));
@@ -653,7 +657,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
         fuzz_fill(in, &desc, sizeof desc);
     else
         fuzz_change(in, &desc, sizeof desc);
-    FUZZ_POINTERS(desc, 336, NULL);
+    FUZZ_POINTERS(desc, 344, NULL);
     FUZZ_FILL(in, layout, 36, NULL);
     if (fuzz_pick(in, 2)) {
         layout.data = layout.pipeline = layout.tensor = layout.ring = 1;

@@ -29,6 +29,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 
 typedef struct attention_case {
     int32_t ring, ulysses;
+    int32_t nodes;     /* that the ring spans; 0: one */
     int32_t are_peers; /* the threads' devices copy themselves */
     memo_sharding_kind sharding;
     memo_mask_kind mask;
@@ -44,6 +45,8 @@ typedef struct attention_case {
     int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
+    int32_t has_tree;    /* document i also sees parents[i], and so on */
+    int64_t parents[MAX_DOCUMENTS];
     /* Not 0: cross-attention, with n_documents documents of keys. */
     int64_t n_keys, key_begins[MAX_DOCUMENTS + 1];
     memo_sharding_kind key_sharding;
@@ -90,18 +93,22 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 static const char* case_text(const attention_case* c) {
     static char text[400];
     snprintf(text, sizeof text,
-             "ring %d ulysses %d %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
+             "ring %d over %d nodes ulysses %d %s %s window %d,%d%s%s first query %d documents "
+             "%d%s%s, batch "
              "%d tokens %d keys "
              "%d heads "
              "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
-             c->ring, c->ulysses, memo_sharding_name(c->sharding),
+             c->ring, c->nodes, c->ulysses, memo_sharding_name(c->sharding),
              c->mask == MEMO_MASK_CAUSAL ? "causal" : "full", (int)c->window, (int)c->window_after,
-             c->has_prefixes ? ", prefixes," : "", c->has_intervals ? ", intervals," : "",
-             (int)c->first_query, (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
-             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
-             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->latent_size,
-             (int)c->slice_tokens, c->ulysses_groups, c->attracts, memo_type_name(c->type),
-             c->sends_again ? ", sends again" : "", c->rounds_gradients ? ", rounds gradients" : "",
+             c->has_tree       ? " a tree,"
+             : c->has_prefixes ? ", prefixes,"
+                               : "",
+             c->has_intervals ? ", intervals," : "", (int)c->first_query, (int)c->n_documents,
+             c->softcap > 0 ? " (softcap)" : "", c->others ? " (a mask for each)" : "", c->n_batch,
+             (int)c->n_tokens, (int)c->n_keys, c->n_q_heads, c->n_kv_heads, c->head_size,
+             c->v_head_size, c->latent_size, (int)c->slice_tokens, c->ulysses_groups, c->attracts,
+             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->rounds_gradients ? ", rounds gradients" : "",
              c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
@@ -225,6 +232,13 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
     const int64_t* keys = c->n_keys && !c->first_query ? c->key_begins : c->document_begins;
     if (c->key_first) return key >= c->key_first[query] && key < c->key_end[query];
     if (c->first_query > 0) query += c->first_query;
+    if (c->has_tree) { /* a key of an ancestor */
+        int64_t of_query = c->n_documents - 1, of_key = of_query;
+        while (query < c->document_begins[of_query]) of_query--;
+        while (key < c->document_begins[of_key]) of_key--;
+        for (i = c->parents[of_query]; i >= 0; i = c->parents[i])
+            if (i == of_key) return 1;
+    }
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
         if ((query < c->document_begins[i]) != (key < keys[i])) return 0;
     for (i = 0; i + 1 < c->n_documents; i++) /* from here on positions in the document */
@@ -735,6 +749,7 @@ static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
     }
+    if (c->has_tree && mask.document_begins) mask.document_parents = c->parents;
     return mask;
 }
 
@@ -750,6 +765,7 @@ static memo_status sharding_of_rows(const attention_case* c, int is_of_own_keys,
     if (desc.kind == MEMO_SHARDING_DOCUMENTS) { /* of the case, which stays */
         desc.document_begins = is_of_own_keys ? c->key_begins : c->document_begins;
         desc.n_documents = c->n_documents;
+        desc.document_parents = c->has_tree ? c->parents : NULL;
     }
     return keep_sharding(&desc, sharding, error);
 }
@@ -778,10 +794,22 @@ static void check_announced(const memo_schedule* recorded) {
 
 /* Two waits order what the schedule does not show: the end of a pass that only returns gradients
  * waits so that the caller may free the scratch memory, and an exchange that begins a pass and only
- * receives waits for whatever used the buffers before. */
-static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
+ * receives waits for whatever used the buffers before.  A ring within a
+ * node ends as a pass; its exchanges have numbers of their own. */
+static int is_border_wait(const memo_schedule* recorded, const attention_case* c, int64_t wait) {
     const int is_end = recorded->ops[wait].stream == 0;
+    const char exchange[] = "ring exchange ";
+    int rings[2] = {0, 0};
     int64_t i = wait;
+    for (int k = 0; k < 2 && c->nodes > 1; k++) { /* of the exchanges before and behind */
+        for (i = wait; i >= 0 && i < recorded->n_ops; i += 2 * k - 1)
+            if (!strncmp(memo_schedule_op_name(recorded, i), exchange, sizeof exchange - 1)) break;
+        if (i < 0 || i == recorded->n_ops) continue;
+        rings[k] = atoi(memo_schedule_op_name(recorded, i) + sizeof exchange - 1) /
+                   (2 * c->ring / c->nodes);
+    }
+    if (rings[0] < rings[1] && is_end) return 1;
+    i = wait;
     while (i >= 0 && i < recorded->n_ops) {
         i += is_end ? 1 : -1;
         if (i < 0 || i == recorded->n_ops) break;
@@ -797,7 +825,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
     memo_check* check = NULL;
     memo_error error;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
-    CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1));
+    CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1) + (c->nodes > 1));
     check_announced(recorded);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
     CHECK_CASE(check->n_races == 0, "%d races, the first between ops %d (%s) and %d (%s)",
@@ -806,7 +834,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     for (int64_t k = 0; k < check->n_redundant_waits; k++)
-        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]), "wait %d of %d is op %d",
+        CHECK_CASE(is_border_wait(recorded, c, check->redundant_waits[k]), "wait %d of %d is op %d",
                    (int)k, (int)check->n_redundant_waits, (int)check->redundant_waits[k]);
     memo_check_destroy(check);
 }
@@ -859,8 +887,10 @@ static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_m
     memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     desc.ring = mesh->ring;
     desc.ulysses = mesh->ulysses;
+    desc.nodes = mesh->nodes;
     desc.n_batch = c->n_batch;
     desc.n_masks = c->others ? c->n_batch : 0;
+    for (int32_t b = 0; b < c->n_batch; b++) desc.has_trees |= case_of_row(c, b)->has_tree;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
@@ -910,6 +940,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         if (!b || masks[b].key_first || !row->n_documents) continue;
         masks[b].document_begins = row->document_begins; /* not those of the sharding */
         masks[b].n_documents = row->n_documents;
+        masks[b].document_parents = row->has_tree ? row->parents : NULL;
     }
     if (sharding_of_case(c, &sharding, error) || key_sharding_of_case(c, &key_sharding, error))
         return error->status;
@@ -1096,6 +1127,7 @@ static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_st
     memo_status status = MEMO_STATUS_OK;
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
+    mesh_desc.nodes = all->c->nodes;
     if (rank == all->recorded_rank) {
         recorder_desc.device = host;
         status = memo_recorder_create(&recorder_desc, &recorder, error);

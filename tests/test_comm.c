@@ -1013,6 +1013,11 @@ TEST(mesh_reports_degrees_that_fit) {
     CHECK_IS(memo_mesh_place(&desc, 4, 4, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_mesh_place(&desc, 4, 2, &mesh, &error));
     CHECK(mesh.ring_rank == 1 && mesh.ulysses_rank == 0 && mesh.degrees.data == 1);
+    WITH(desc.nodes, 3,
+         CHECK_ERROR(memo_mesh_place(&desc, 4, 2, &mesh, &error), INVALID_ARGUMENT,
+                     "memo_mesh_desc.nodes: 3, which does not divide ring (2)"));
+    WITH(desc.nodes, -1,
+         CHECK_ERROR(memo_mesh_place(&desc, 4, 2, &mesh, &error), INVALID_ARGUMENT, "nodes"));
 }
 
 COMM_TESTS

@@ -105,7 +105,7 @@ static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
             left /= *degree;
         }
         l->zero_stage = (int32_t)memo_test_int(0, 3);
-        l->activations = (memo_parallel_activations)memo_test_int(0, 3);
+        l->activations = (memo_parallel_activations)memo_test_int(0, 4);
         l->experts = 1;
         l->chunks = l->pipeline > 1 ? (int32_t)memo_test_int(0, 4) : 0;
         if (memo_parallel_predict(d, l, &p, NULL) == MEMO_STATUS_OK) return 1;
@@ -157,7 +157,7 @@ static int is_legal(const memo_parallel_desc* d, int data, int pipeline, int ten
     /* The first stage has fewest layers. */
     int n_first = whole - (whole * pipeline - m->n_layers + pipeline - 1) / pipeline;
     int has_host = d->cluster.host_bytes > 0;
-    int is_swapped = activations < 2 || (has_host && (n_first > 2 || activations == 3));
+    int is_swapped = activations < 3 || (has_host && (n_first > 2 || activations == 4));
     return is_split && is_headed && is_long && is_batched && is_staged && is_sharded && is_swapped;
 }
 
@@ -169,7 +169,7 @@ static int64_t layout_code(const memo_parallel_layout* l) {
              l->chunks) *
                 4 +
             l->zero_stage) *
-               4 +
+               8 +
            (int64_t)l->activations;
 }
 
@@ -197,7 +197,7 @@ TEST(lists_are_whole_and_sorted) {
         int64_t n_expected, n_legal = 0, *codes;
         /* Of 1, 2 and 4 chunks, layouts without a pipeline have one number. */
         n_expected =
-            4 * 4 *
+            4 * MEMO_PARALLEL_N_ACTIVATIONS *
             (desc.max_chunks ? 3 * n_products(n, 5) - 2 * n_products(n, 4) : n_products(n, 5));
         codes = (int64_t*)calloc((size_t)list->n_entries, sizeof *codes);
         for (int64_t i = 0; i < list->n_entries; i++) {
@@ -411,7 +411,7 @@ static int is_replicated(int q_heads, int kv_heads, int ulysses) {
 
 TEST(bytes_sent_are_the_formulas) {
     int n = 0;
-    for (int round = 0; round < 600; round++) {
+    for (int round = 0; round < 900; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         double S, h, head, v_head, N, T, U, R, micros, runs, layers, n_most, P, stay, tensor,
@@ -1031,12 +1031,60 @@ TEST(published_runs_are_within_15_percent) {
         CHECK(p.fits);
         if (run->mfu_percent > 0) CHECK_IS(fabs(100 * p.mfu / run->mfu_percent - 1), <=, 0.15);
         if (run->step_s > 0) CHECK_IS(fabs(p.time.step_s / run->step_s - 1), <=, 0.15);
+        if (run->tokens_per_s > 0)
+            CHECK_IS(fabs(100 * p.mfu / run_published_mfu(run) - 1), <=, 0.15);
         for (int k = 1; k < RUN_N_MECHANISMS; k++) {
             CHECK_OK(run_predict(run, (run_mechanism)k, &without, &error));
             CHECK(without.time.step_s > 0);
         }
     }
-    CHECK(tool("--published") == 0 && n_lines(tool_out) == N_RUNS + 3 && !tool_err[0]);
+    CHECK(tool("--published") == 0 && n_lines(tool_out) == N_RUNS + 3 + N_MPT_RUNS + 3 &&
+          !tool_err[0]);
+}
+
+/* The table of MPT, 1B to 70B and 1K to 64K tokens.  The run of 30B at 8K is predicted 20 % too
+ * fast: it takes 74 of 80 GiB, where PyTorch's allocator begins to free and map memory again. */
+TEST(runs_of_mpt_are_within_15_percent) {
+    double sum = 0;
+    for (int i = 0; i < N_MPT_RUNS; i++) {
+        const mpt_run* run = &mpt_runs[i];
+        double tokens_per_s, memory_gib;
+        CHECK_OK(mpt_predict(run, &tokens_per_s, &memory_gib, &error));
+        IN_CASE("MPT %s, %d tokens, %d GPUs: %.0f tokens/s, %.1f GiB", run->name,
+                (int)run->sequence, (int)run->n_gpus, tokens_per_s, memory_gib);
+        const double off = fabs(tokens_per_s / run->tokens_per_s - 1);
+        CHECK(memory_gib < 80);
+        CHECK_IS(off, <=, (run->hidden == 7168 && run->sequence == 8192 ? 0.21 : 0.15));
+        sum += off;
+    }
+    CHECK_IS(sum / N_MPT_RUNS, <=, 0.05);
+}
+
+/* Between keeping and recomputing all: memory, time, and what is sent. */
+TEST(selective_recomputation_is_between_the_others) {
+    int n = 0;
+    for (int i = 0; i < 4000 && n < 300; i++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p[3];
+        if (!random_legal(&d, &l) || l.activations >= MEMO_PARALLEL_SWAP) continue;
+        d.mlp_tile_bytes = 0;
+        for (int k = 0; k < 3; k++) {
+            static const memo_parallel_activations ways[] = {
+                MEMO_PARALLEL_KEEP, MEMO_PARALLEL_SELECTIVE, MEMO_PARALLEL_RECOMPUTE};
+            l.activations = ways[k];
+            CHECK_OK(memo_parallel_predict(&d, &l, &p[k], &error));
+        }
+        n++;
+        IN_CASE("layout %d", n);
+        CHECK(p[0].time.recompute_s <= 0 && p[1].time.recompute_s <= p[2].time.recompute_s);
+        CHECK(p[1].time.recompute_s > 0);
+        CHECK(p[2].memory.activations_bytes <= p[1].memory.activations_bytes);
+        CHECK(p[0].sent_bytes[MEMO_PARALLEL_TENSOR] <= p[1].sent_bytes[MEMO_PARALLEL_TENSOR] &&
+              p[1].sent_bytes[MEMO_PARALLEL_TENSOR] <= p[2].sent_bytes[MEMO_PARALLEL_TENSOR]);
+        CHECK(p[1].sent_bytes[MEMO_PARALLEL_RING] <= p[0].sent_bytes[MEMO_PARALLEL_RING]);
+    }
+    CHECK_IS(n, ==, 300);
 }
 
 /* The last tile of each processor, dealt one by one to the processor that is free first. */
@@ -1466,7 +1514,7 @@ TEST(extreme_cases_stay_finite) {
     memo_parallel_list_destroy(list);
     d = make_case(make_model(1, 1, 0, 1, 1, 0), 1, 2, 1);
     list = list_of(&d);
-    CHECK(list->n_fitting == 3 && list->n_entries == 16);
+    CHECK(list->n_fitting == 4 && list->n_entries == 20);
 }
 
 /* Whatever the desc allows: no term is infinite, none is no number. */
@@ -1643,7 +1691,7 @@ TEST(tool_prints_the_list) {
     tool_prints(cases, sizeof cases / sizeof *cases);
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
-    CHECK(strstr(tool_out, "1120 layouts"));
+    CHECK(strstr(tool_out, "1400 layouts"));
     CHECK_IS(
         tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3"),
         ==, 0);
@@ -1747,7 +1795,8 @@ TEST(tool_refuses_in_words) {
         {"--shared-bus 2", "--shared-bus: not a whole number from 0 to 1 (2)"},
         {"--ulysses-groups -1", "--ulysses-groups: not a whole number from 0 to 1000000 (-1)"},
         {"--zero 4", "--zero: not a whole number from 0 to 3 (4)"},
-        {"--activations all", "--activations: not keep, recompute, swap or offload (all)"},
+        {"--activations all",
+         "--activations: not keep, recompute, selective, swap or offload (all)"},
         {"--explain 1,2,3", "--explain: not five degrees"},
         {"--explain 1,2,3,4,x", "--explain: not five degrees"},
         {"--explain 1,2,3,4,5,6", "--explain: not five degrees"}};

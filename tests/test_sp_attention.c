@@ -155,6 +155,15 @@ static void random_documents(attention_case* c, int64_t most) {
     c->document_begins[c->n_documents] = c->n_tokens;
 }
 
+/* Document i goes below the one before, or beside it or one of its ancestors. */
+static void random_tree(attention_case* c) {
+    c->has_tree = 1;
+    for (int64_t k = 0; k < c->n_documents; k++) {
+        c->parents[k] = k - 1;
+        while (c->parents[k] >= 0 && memo_test_int(0, 1)) c->parents[k] = c->parents[c->parents[k]];
+    }
+}
+
 static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                       int64_t n_tokens, int32_t n_q_heads, int32_t n_kv_heads,
                                       int32_t head_size, memo_type type) {
@@ -332,6 +341,9 @@ static void set_random_mask(attention_case* c) {
         c->key_begins[k] =
             c->first_query ? c->document_begins[k] : memo_test_int(c->key_begins[k - 1], c->n_keys);
     c->key_begins[c->n_documents] = c->n_keys;
+    if (c->n_keys || memo_test_int(0, 2)) return;
+    c->window = c->window_after = c->has_prefixes = c->has_intervals = 0;
+    random_tree(c);
 }
 
 /* In most cases keys have another length and sharding, and some documents have no queries or no
@@ -355,6 +367,8 @@ TEST(random_cases_are_exact) {
             case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        if (ring > 3 && ring % 2 == 0 && memo_test_int(0, 1))
+            c.nodes = ring > 4 && memo_test_int(0, 1) ? ring / 2 : 2;
         if (memo_test_int(0, 3) == 0) c.slice_tokens = 2 * ring * ulysses * memo_test_int(1, 3);
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
@@ -917,6 +931,10 @@ TEST(only_rows_that_are_read_travel) {
         c.mask = (memo_mask_kind)(i % 5 == 4);
         c.window = memo_test_int(0, 2) ? memo_test_int(1, 40) : 0;
         if (c.sharding == MEMO_SHARDING_DOCUMENTS || memo_test_int(0, 1)) random_documents(&c, 6);
+        if (c.n_documents && memo_test_int(0, 1)) {
+            c.window = 0;
+            random_tree(&c);
+        }
         CHECK_OK(sharding_of_case(&c, &sharding, &error));
         for (key = 0; key < c.n_tokens; key++)
             for (int32_t reader = 0; reader < c.ring; reader++) {
@@ -942,6 +960,43 @@ TEST(only_rows_that_are_read_travel) {
         }
     }
     CHECK_IS((double)n_sent, <=, 1.02 * (double)n_read);
+}
+
+/* Several answers to each prompt, at the positions that rows have: the prompt's rows are in the
+ * batch once, and the pairs of the busiest rank are at most 1.05 of the mean. */
+TEST(answers_share_a_prompt_in_equal_parts) {
+    static const int64_t lengths[8] = {301, 40, 77, 23, 117, 64, 31, 90};
+    static const int64_t parents[8] = {-1, 0, 0, 0, -1, 4, 4, 4};
+    double worst = 0;
+    for (int i = 0; i < 10; i++) {
+        attention_case c = case_of(i ? 2 << i % 3 : 4, 1, 0, 1, 1, 4);
+        double most = 0, sum = 0;
+        memo_sharding sharding;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.has_tree = 1;
+        for (c.n_documents = 0; c.n_documents < 8; c.n_documents++) {
+            const int64_t k = c.n_documents, is_prompt = parents[k] < 0;
+            c.parents[k] = parents[k];
+            c.n_tokens +=
+                !i ? lengths[k] : memo_test_int(is_prompt ? 200 : 20, is_prompt ? 400 : 150);
+            c.document_begins[k + 1] = c.n_tokens;
+        }
+        CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        for (int32_t r = 0; r < c.ring; r++) {
+            double n = 0;
+            for (int64_t row = 0; row < sharding.local_tokens; row++) {
+                const int64_t q = memo_sharding_position(&sharding, r, row);
+                for (int64_t key = 0; key < c.n_tokens && q < c.n_tokens; key++)
+                    n += is_visible(&c, q, key);
+            }
+            sum += n / c.ring;
+            most = n > most ? n : most;
+        }
+        IN_CASE("case %d, ring %d", i, (int)c.ring);
+        CHECK_IS(most, <=, 1.05 * sum);
+        worst = fmax(worst, most / sum);
+    }
+    printf("# the busiest rank has at most %.3f of the mean pairs\n", worst);
 }
 
 static memo_status refusing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_stream stream,
@@ -1036,6 +1091,53 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
                 CHECK_IS(info.sent_rows[k], ==, needed[k]);
             }
         }
+    }
+}
+
+/* Each row crosses to each node that reads it once, and so do its gradients; within nodes a row
+ * goes once to each rank that reads it.  Any mask, of trees, too. */
+TEST(rows_cross_to_a_node_once) {
+    for (int i = 0; i < 12; i++) {
+        const int32_t n = 2 + i % 3, n_nodes = 2 + i / 3 % 3;
+        attention_case c = case_of(n * n_nodes, 1, memo_test_int(60, 300), 1, 1, 4);
+        memo_sharding sharding;
+        int64_t row, crossed[2] = {0, 0}, expected = 0, intervals[600];
+        c.sharding = (memo_sharding_kind)(i % 3);
+        c.window = i % 2 ? memo_test_int(1, 80) : 0;
+        if (c.sharding == MEMO_SHARDING_DOCUMENTS) random_documents(&c, 6);
+        if (c.n_documents && !c.window) random_tree(&c);
+        CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        for (int64_t key = 0; key < c.n_tokens; key++)
+            for (int32_t node = 0; node < n_nodes; node++) {
+                int32_t owner, is_read = 0;
+                memo_sharding_find(&sharding, key, &owner, &row);
+                for (int32_t r = node * n; r < (node + 1) * n && owner / n != node; r++)
+                    is_read |= is_read_by(&c, &sharding, r, key);
+                expected += is_read;
+            }
+        for (int32_t rank = 0; rank < c.ring; rank++) {
+            own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
+            memo_sp_attention_desc desc = {.n_q_heads = 1, .n_kv_heads = 1, .head_size = 4};
+            ring_paper paper;
+            memo_comm ring = ring_paper_comm(&paper, rank, c.ring);
+            memo_comm nodes = ring_paper_comm(&paper, rank / n, n_nodes);
+            memo_mask mask = mask_of_case(&c, intervals);
+            memo_exchange_desc exchange_desc = {.masks = &mask};
+            memo_exchange_info info;
+            desc.sharding = sharding;
+            desc.nodes = &nodes;
+            desc.has_trees = c.has_tree;
+            own_attention* attention = attention_on_paper(&desc, recorder, &ring);
+            own_exchange* exchange = exchange_of(attention, &exchange_desc);
+            memo_exchange_get_info(exchange, &info);
+            for (int k = 0; k < 2; k++) {
+                crossed[k] += info.crossed_rows[k];
+                CHECK_IS(info.sent_rows[k], ==, info.needed_rows[k]);
+            }
+        }
+        IN_CASE("case %d", i);
+        CHECK_IS(crossed[0], ==, expected);
+        CHECK_IS(crossed[1], ==, expected);
     }
 }
 
@@ -1690,6 +1792,8 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
     desc.window = c->window;
+    desc.has_trees = run->batches[1].has_tree;
+    desc.nodes = c->nodes;
     desc.sends_again = c->sends_again;
     desc.ulysses_groups = c->ulysses_groups;
     desc.attention = memo_host_attention_functions(&state);
@@ -1700,8 +1804,10 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
         const attention_case* batch = &run->batches[k];
         whole* w = &run->w[k];
         int64_t* positions = (int64_t*)calloc((size_t)n_local, sizeof *positions);
-        status = memo_sequence_begin(sequence, run->has_no_list[k] ? NULL : batch->document_begins,
-                                     batch->n_documents, e);
+        const int64_t* begins = run->has_no_list[k] ? NULL : batch->document_begins;
+        status = batch->has_tree ? memo_sequence_begin_tree(sequence, begins, batch->parents,
+                                                            batch->n_documents, e)
+                                 : memo_sequence_begin(sequence, begins, batch->n_documents, e);
         if (status) break;
         const memo_sharding* sharding = memo_sequence_get_sharding(sequence);
         for (int t = 0; t < N_TENSORS; t++) {
@@ -1722,9 +1828,11 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
         memo_sequence_get_positions(sequence, positions);
         for (int64_t row = 0; row < n_local && !status; row++) {
             const int64_t at = memo_sharding_position(sharding, rank, row);
-            int64_t begin = 0;
+            int64_t begin = 0, own = 0;
             for (int64_t i = 0; i < batch->n_documents && at < c->n_tokens; i++)
-                if (batch->document_begins[i] <= at) begin = batch->document_begins[i];
+                if (batch->document_begins[i] <= at) begin = batch->document_begins[own = i];
+            while (batch->has_tree && at < c->n_tokens && (own = batch->parents[own]) >= 0)
+                begin -= batch->document_begins[own + 1] - batch->document_begins[own];
             if (positions[row] != at - begin)
                 status =
                     memo_error_set(e, MEMO_STATUS_DEVICE, "row %d has another position", (int)row);
@@ -1753,8 +1861,10 @@ TEST(a_sequence_serves_all_layers_and_batches) {
                                    (int32_t)memo_test_int(2, 16));
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.n_batch = (int32_t)memo_test_int(1, 2);
-        c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 20);
-        c.window_after = -1;
+        const int has_trees = i % 3 == 1;
+        if (c.ring == 4) c.nodes = 2;
+        c.window = memo_test_int(0, 2) || has_trees ? 0 : memo_test_int(1, 20);
+        c.window_after = has_trees ? 0 : -1;
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 16);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 2);
@@ -1762,6 +1872,7 @@ TEST(a_sequence_serves_all_layers_and_batches) {
         for (int k = 0; k < 3; k++) {
             batches[k] = c;
             if (!run.has_no_list[k]) random_documents(&batches[k], 6);
+            if (k == 1 && has_trees) random_tree(&batches[k]);
             whole_create(&w[k], &batches[k]);
             reference_run(&batches[k], &w[k]);
         }
@@ -1792,11 +1903,22 @@ TEST(a_sequence_refuses_by_its_own_names) {
     WITH(desc.ulysses, 2,
          CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
                      "memo_sequence_desc.ulysses"));
+    WITH(desc.nodes, 2,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.nodes"));
     CHECK(!sequence);
     CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
     CHECK(!memo_sequence_get_sharding(sequence));
     CHECK_ERROR(memo_sequence_begin(sequence, wrong, 3, &error), INVALID_ARGUMENT,
                 "memo_sequence_begin.document_begins");
+    const int64_t two[] = {0, 30, 40}, no_tree[] = {-1, 1}, tree[] = {-1, 0};
+    CHECK_ERROR(memo_sequence_begin_tree(sequence, two, tree, 2, &error), INVALID_ARGUMENT,
+                "memo_sequence_desc.has_trees");
+    memo_sequence_destroy(sequence);
+    desc.has_trees = 1;
+    CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
+    CHECK_ERROR(memo_sequence_begin_tree(sequence, two, no_tree, 2, &error), INVALID_ARGUMENT,
+                "memo_sequence_begin.document_parents[1]");
     CHECK_OK(memo_sequence_begin(sequence, NULL, 0, &error));
     CHECK_ERROR(memo_sequence_attend(sequence, 1, rows, rows, rows, rows, &error), INVALID_ARGUMENT,
                 "layer");
@@ -2156,6 +2278,7 @@ TEST(invalid_arguments_are_refused) {
     memo_sp_attention_desc desc;
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
     static const int64_t ends[] = {1, 2, 3, 4, 5, 6, 7, 8}, too_far[] = {1, 2, 3, 4, 5, 6, 7, 9};
+    static const int64_t parents[] = {-1, 0};
     int64_t wrong_first[8] = {0, 0, 1, 2, 3, 4, 5, 5};
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
@@ -2200,6 +2323,8 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.type = MEMO_TYPE_I32, "type");
     REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
     REFUSED(desc.ring_rank = 1, "rank");
+    REFUSED(desc.n_nodes = -1, "n_nodes");
+    REFUSED(desc.n_nodes = 2, "n_nodes: 2 nodes do not divide the ring (1)");
     REFUSED((desc.n_batch = 3, desc.n_masks = 2), "n_masks");
     desc.n_masks = 3;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
@@ -2273,11 +2398,30 @@ TEST(invalid_arguments_are_refused) {
             "[7]: invalid (4, 8)");
     REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = ends, wrong.key_end = too_far),
             "[7]: invalid (8, 9)");
+    REFUSED(wrong.document_parents = parents, "no memory for trees");
+    REFUSED((wrong.document_parents = parents, wrong.window_before = 3), "beside a window");
+    REFUSED((wrong.document_parents = parents, wrong.first_query = 3), "beside first_query");
+    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.document_parents = parents), "without documents");
     REFUSED(wrong.first_query = -MEMOB_BYTES_MAX, "first_query");
     REFUSED(wrong.n_documents = 1000000000000000000, "n_documents");
     REFUSED(wrong.window_before = -1, "window_before");
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
+    desc = good; /* what is no tree */
+    desc.has_trees = 1;
+    own_attention* of_trees = attention_of(&desc);
+    for (int k = 0; k < 4; k++) {
+        static const int64_t n_wrong[] = {3, 3, 4, 34}, four[] = {0, 2, 4, 6, 8};
+        static const int64_t lists[4][4] = {{-1, 1, 0}, {0, -1, 1}, {-1, 0, -1, 1}, {0}};
+        int64_t chain[34], begins[35] = {0, 1, 2};
+        for (int i = 0; i < 34; i++) chain[i] = i - 1, begins[i + 1] = i < 7 ? i + 1 : 8;
+        memo_mask wrong = {.document_begins = k == 2 ? four : begins, .n_documents = n_wrong[k]};
+        memo_exchange_desc of_wrong = {.masks = &wrong};
+        wrong.document_parents = k == 3 ? chain : lists[k];
+        begins[n_wrong[k]] = 8;
+        CHECK_ERROR(memo_exchange_create(of_trees, &of_wrong, &exchange, &error), INVALID_ARGUMENT,
+                    k == 3 ? "document_parents[32]: 32 ancestors" : "document_parents[");
+    }
     desc = good; /* only the second sequence's mask is wrong */
     desc.n_batch = desc.n_masks = 2;
     memo_mask masks[2] = {mask, mask};
@@ -2287,7 +2431,7 @@ TEST(invalid_arguments_are_refused) {
     CHECK_ERROR(memo_exchange_create(of_masks, &exchange_desc, &exchange, &error), INVALID_ARGUMENT,
                 "window_after");
     desc = good; /* documents that do not ascend, in the sharding alone */
-    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, 0};
+    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, NULL, 0};
     CHECK_OK(keep_sharding(&of_documents, &desc.sharding, &error));
     own_attention* sharded = attention_of(&desc);
     desc.sharding.document_begins = falling;

@@ -72,6 +72,25 @@ TEST(packed_documents_and_16_bit_types_are_right) {
     count_failures();
 }
 
+/* Answers that share prompts, and a ring over two nodes, whose rows travel by a communicator of
+ * their own beside the ring's. */
+TEST(trees_and_rings_over_nodes_are_right) {
+    static const int64_t begins[] = {0, 30, 41, 55, 77}, parents[] = {-1, 0, 0, 2};
+    for (int k = 0; k < 8; k++) {
+        attention_case c = case_of(mpi_size, 1, 77, 6, 3, 32);
+        c.nodes = mpi_size % 2 || k % 4 == 0 ? 0 : 2;
+        c.sharding = k % 2 ? MEMO_SHARDING_DOCUMENTS : MEMO_SHARDING_ZIGZAG;
+        c.n_batch = 1 + k / 4;
+        c.rounds_gradients = k % 3 == 0;
+        memcpy(c.document_begins, begins, sizeof begins);
+        memcpy(c.parents, parents, sizeof parents);
+        c.n_documents = 4;
+        c.has_tree = k % 4 != 2;
+        expect_exact(&c);
+    }
+    count_failures();
+}
+
 /* Not in debug mode: the labels at the begin of a pass tell. */
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {"scale", "document_begins", "rounds_gradients",

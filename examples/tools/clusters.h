@@ -106,4 +106,18 @@ static inline cluster_rates cluster_rates_of(const cluster_preset* cluster, doub
     return rates;
 }
 
+/* Kernels of attention.  TRITON: FlashAttention 1 as of 2023, in Triton, on an H100: 220 and 160
+ * TFLOP/s, fitted to MPT runs of 8K to 64K tokens (layout_runs.h). */
+typedef enum cluster_kernel { CLUSTER_CUDNN = 0, CLUSTER_TRITON } cluster_kernel;
+
+static inline cluster_rates cluster_kernel_rates(cluster_kernel kernel,
+                                                 const cluster_preset* cluster, double n_keys) {
+    cluster_rates rates = cluster_rates_of(cluster, n_keys);
+    if (kernel == CLUSTER_TRITON && cluster_is_measured(cluster)) {
+        rates.forward = 220.0 / 989;
+        rates.backward = 160.0 / 989;
+    }
+    return rates;
+}
+
 #endif

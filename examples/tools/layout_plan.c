@@ -38,6 +38,7 @@ typedef struct options {
     memo_parallel_desc desc;
     const preset* model;
     const cluster_preset* cluster;
+    cluster_kernel kernel;
     int activations, zero; /* -1: all */
     int rounds_gradients, is_explained, is_published;
     int32_t expert_ranks;
@@ -87,6 +88,12 @@ static void print_help(FILE* out) {
         "  --link GB/S --nic GB/S  bandwidth of a GPU, each way, inside and between nodes (150, "
         "20)\n"
         "  --shared-bus 0|1        1: all flows of an all-to-all inside a node share one link (0)\n"
+        "  --attention-kernel NAME rates of attention on h100 and h200: cudnn (measured), or "
+        "triton,\n"
+        "                          FlashAttention 1 as of 2023 (default cudnn)\n"
+        "  --row-traffic X         bytes of row kernels over those of fused ones: 1.8 if a "
+        "framework\n"
+        "                          runs each operation by itself (1)\n"
         "  --speed-deviation D     standard deviation of the GPUs' speed, of its mean (0.0133)\n"
         "  --latency US            start of a collective (20)\n"
         "  --memory-bandwidth GB/S bandwidth of a GPU's memory, for merges of ring blocks (1500)\n"
@@ -94,7 +101,7 @@ static void print_help(FILE* out) {
         "  --host-link GB/S        bandwidth of a GPU to the host, each way (10)\n"
         "\n"
         "  --zero 0|1|2|3          considers only this stage of ZeRO\n"
-        "  --activations keep|recompute|swap|offload\n"
+        "  --activations keep|recompute|selective|swap|offload\n"
         "                          considers only this way to treat activations\n"
         "  --optimizer-on-host     the optimizer is on the host\n"
         "  --max-pipeline N        most pipeline stages; 0: any number (default 0)\n"
@@ -171,6 +178,10 @@ static int read_cluster(const tool_option* option, const char* value) {
     if (k < N_CLUSTERS) *(const cluster_preset**)option->to = &clusters[k];
     return k < N_CLUSTERS;
 }
+static int read_kernel(const tool_option* option, const char* value) {
+    *(cluster_kernel*)option->to = strcmp(value, "triton") ? CLUSTER_CUDNN : CLUSTER_TRITON;
+    return !strcmp(value, "cudnn") || !strcmp(value, "triton");
+}
 static int read_activations(const tool_option* option, const char* value) {
     int k = 0;
     while (k < MEMO_PARALLEL_N_ACTIVATIONS &&
@@ -234,6 +245,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         TOOL_NUMBER("--latency", read_real, &c->collective_s, 0, 1e9, 1e-6),
         TOOL_NUMBER("--processors", read_int32, &c->n_processors, 0, 1e6, 0),
         TOOL_NUMBER("--speed-deviation", read_real, &c->speed_deviation, 0, 1, 1),
+        TOOL_NUMBER("--row-traffic", read_real, &c->row_traffic, 0, 1000, 1),
+        TOOL_VALUE("--attention-kernel", read_kernel, &o->kernel, "not cudnn or triton"),
         TOOL_NUMBER("--mlp-tile", read_real, &desc->mlp_tile_bytes, 0, 1e18, 1),
         TOOL_NUMBER("--window", read_int64, &desc->window, 0, 1e12, 0),
         TOOL_NUMBER("--document", read_int64, &desc->document, 0, 1e12, 0),
@@ -249,7 +262,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         TOOL_NUMBER("--ulysses-groups", read_int32, &desc->max_ulysses_groups, 0, 1e6, 0),
         TOOL_NUMBER("--top", read_int64, &o->n_top, 0, 1e9, 0),
         TOOL_VALUE("--activations", read_activations, &o->activations,
-                   "not keep, recompute, swap or offload"),
+                   "not keep, recompute, selective, swap or offload"),
         TOOL_VALUE("--explain", read_layout, o, "not five degrees, such as 1,1,2,4,1"),
         TOOL_FLAG("--kv-heads-must-divide", &desc->kv_heads_must_divide),
         TOOL_FLAG("--optimizer-on-host", &desc->optimizer_on_host),
@@ -282,8 +295,8 @@ static void finish_desc(options* o) {
     memo_parallel_cluster* c = &desc->cluster;
     const double sequence = (double)desc->sequence;
     const double window = desc->window > 0 ? fmin((double)desc->window, sequence) : sequence;
-    const cluster_rates rates = cluster_rates_of(
-        o->cluster, desc->document > 0 ? fmin((double)desc->document, window) : window);
+    const cluster_rates rates = cluster_kernel_rates(
+        o->kernel, o->cluster, desc->document > 0 ? fmin((double)desc->document, window) : window);
     if (c->gemm_efficiency <= 0) c->gemm_efficiency = rates.products;
     if (c->attention_forward_efficiency <= 0) c->attention_forward_efficiency = rates.forward;
     if (c->attention_backward_efficiency <= 0) c->attention_backward_efficiency = rates.backward;

@@ -1,5 +1,5 @@
 /* layout_runs.h - published training runs that no constant of memo_layout.h is fitted to, and what
- * each mechanism of the model earns on them.
+ * each mechanism of the model earns on them; and the table of MPT, to which three rates are fitted.
  *
  * Rates are measured (cluster_rates_of), bandwidths are of data sheets (clusters.h).  Single
  * translation unit: everything is static. */
@@ -19,7 +19,9 @@ typedef struct published_run {
     double host_gib; /* of a node */
     double mlp_tile_bytes;
     int32_t optimizer_on_host;
-    double mfu_percent, step_s; /* 0: not published */
+    double mfu_percent, step_s, tokens_per_s; /* tokens: of a GPU; 0: not published */
+    double memory_bandwidth;                  /* GB/s of a GPU; 0: the preset's */
+    double speed;                             /* of the measured rates; 0: 1 */
 } published_run;
 
 /* Qwen3 8B and Llama 3 as their configurations on Hugging Face; GPT-3 175B as in its paper. */
@@ -97,7 +99,32 @@ static const published_run published_runs[] = {
      .micro_batch = 2,
      .n_gpus = 512,
      .layout = {16, 8, 4, 1, 1, 1, MEMO_PARALLEL_KEEP, 6, 1},
-     .mfu_percent = 47}};
+     .mfu_percent = 47},
+    /* torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3: FSDP, compiled,
+     * every second product computed again.  HBM2e of 2.4 TB/s.  GPUs limited to 500 of 700 W: 0.85
+     * of the rates is assumed.  Uncompiled runs reach 0.86 of these. */
+    {.name = "Llama 3.1 8B, 8K, 8 GPUs",
+     .source = "torchtitan, 2024-12, table 1",
+     .model = RUN_LLAMA3_8B,
+     .sequence = 8192,
+     .batch = 16,
+     .micro_batch = 2,
+     .n_gpus = 8,
+     .layout = {8, 1, 1, 1, 1, 3, MEMO_PARALLEL_SELECTIVE, 1, 1},
+     .tokens_per_s = 6667,
+     .memory_bandwidth = 1800,
+     .speed = 0.85},
+    {.name = "Llama 3.1 8B, 8K, 128 GPUs",
+     .source = "torchtitan, 2024-12, table 3",
+     .model = RUN_LLAMA3_8B,
+     .sequence = 8192,
+     .batch = 256,
+     .micro_batch = 2,
+     .n_gpus = 128,
+     .layout = {128, 1, 1, 1, 1, 3, MEMO_PARALLEL_SELECTIVE, 1, 1},
+     .tokens_per_s = 6514,
+     .memory_bandwidth = 1800,
+     .speed = 0.85}};
 enum { N_RUNS = sizeof published_runs / sizeof *published_runs };
 
 /* Mechanisms that a prediction may leave out. */
@@ -145,6 +172,13 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
     desc.cluster.gemm_efficiency = rates.products;
     desc.cluster.attention_forward_efficiency = rates.forward;
     desc.cluster.attention_backward_efficiency = rates.backward;
+    if (run->speed > 0) {
+        desc.cluster.gemm_efficiency *= run->speed;
+        desc.cluster.attention_forward_efficiency *= run->speed;
+        desc.cluster.attention_backward_efficiency *= run->speed;
+    }
+    if (run->memory_bandwidth > 0)
+        desc.cluster.device_memory_bytes_per_s = run->memory_bandwidth * 1e9;
     if (without == RUN_NO_STRAGGLERS) desc.cluster.speed_deviation = 0;
     if (without == RUN_NO_SHAPES) desc.cluster.n_processors = 0;
     desc.model = run->model;
@@ -161,6 +195,113 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
     return memo_parallel_predict(&desc, &layout, prediction, error);
 }
 
+/* MFU in percent of a published number of tokens, with the flops that a prediction counts. */
+static inline double run_published_mfu(const published_run* run) {
+    memo_parallel_prediction p;
+    memo_error error;
+    if (run_predict(run, RUN_ALL, &p, &error)) return 0;
+    return 100 * p.mfu * run->tokens_per_s * run->n_gpus * p.time.step_s /
+           ((double)run->sequence * (double)run->batch);
+}
+
+/* ---- MPT ---- */
+
+/* mosaicml/llm-foundry, scripts/train/benchmarking/README.md, H100 80GB BF16: FSDP over all GPUs,
+ * uncompiled, attention in Triton (FlashAttention 1), vocabulary 50368.  Rows of 1B and more, of 1K
+ * to 64K tokens.  Three numbers are fitted to these rows: 220 and 160 TFLOP/s of attention
+ * (CLUSTER_TRITON), and MPT_ROW_TRAFFIC. */
+#define MPT_ROW_TRAFFIC 1.8
+typedef struct mpt_run {
+    const char* name;
+    int32_t n_layers, hidden, n_heads, sequence, n_gpus, micro_batch, batch, recomputes;
+    double tokens_per_s; /* of a GPU */
+} mpt_run;
+static const mpt_run mpt_runs[] = {{"70b", 80, 8192, 64, 2048, 64, 8, 2048, 1, 1039},
+                                   {"70b", 80, 8192, 64, 2048, 32, 2, 1024, 1, 882},
+                                   {"30b", 48, 7168, 56, 8192, 8, 1, 168, 1, 1384},
+                                   {"30b", 48, 7168, 56, 4096, 8, 1, 168, 1, 1802},
+                                   {"30b", 48, 7168, 56, 2048, 32, 14, 1344, 1, 2308},
+                                   {"30b", 48, 7168, 56, 2048, 16, 10, 480, 1, 2263},
+                                   {"30b", 48, 7168, 56, 2048, 8, 3, 504, 1, 2002},
+                                   {"30b", 48, 7168, 56, 1024, 8, 6, 1008, 1, 2084},
+                                   {"13b", 40, 5120, 40, 32768, 8, 1, 24, 1, 1976},
+                                   {"13b", 40, 5120, 40, 16384, 8, 3, 72, 1, 2985},
+                                   {"13b", 40, 5120, 40, 4096, 8, 10, 240, 1, 4717},
+                                   {"13b", 40, 5120, 40, 2048, 64, 2, 128, 0, 4800},
+                                   {"13b", 40, 5120, 40, 2048, 8, 2, 16, 0, 4792},
+                                   {"13b", 40, 5120, 40, 1024, 8, 40, 960, 1, 5502},
+                                   {"7b", 32, 4096, 32, 65536, 8, 1, 16, 1, 1956},
+                                   {"7b", 32, 4096, 32, 32768, 8, 2, 32, 1, 3318},
+                                   {"7b", 32, 4096, 32, 8192, 8, 8, 128, 1, 6935},
+                                   {"7b", 32, 4096, 32, 4096, 8, 16, 256, 1, 8611},
+                                   {"7b", 32, 4096, 32, 2048, 8, 6, 48, 0, 10643},
+                                   {"7b", 32, 4096, 32, 1024, 8, 64, 1024, 1, 10203},
+                                   {"3b", 32, 2560, 20, 65536, 8, 1, 16, 1, 3262},
+                                   {"3b", 32, 2560, 20, 32768, 8, 3, 144, 1, 5873},
+                                   {"3b", 32, 2560, 20, 16384, 8, 1, 48, 0, 11152},
+                                   {"3b", 32, 2560, 20, 8192, 8, 3, 144, 0, 16578},
+                                   {"3b", 32, 2560, 20, 4096, 8, 5, 240, 0, 20964},
+                                   {"3b", 32, 2560, 20, 2048, 64, 6, 1152, 0, 22525},
+                                   {"3b", 32, 2560, 20, 2048, 16, 10, 480, 0, 24142},
+                                   {"3b", 32, 2560, 20, 1024, 8, 20, 960, 0, 27046},
+                                   {"1b", 24, 2048, 16, 65536, 8, 1, 16, 1, 5506},
+                                   {"1b", 24, 2048, 16, 32768, 8, 1, 32, 0, 12025},
+                                   {"1b", 24, 2048, 16, 16384, 8, 2, 64, 0, 19649},
+                                   {"1b", 24, 2048, 16, 8192, 8, 3, 96, 0, 29157},
+                                   {"1b", 24, 2048, 16, 4096, 8, 7, 224, 0, 38535},
+                                   {"1b", 24, 2048, 16, 2048, 64, 20, 1280, 0, 44402},
+                                   {"1b", 24, 2048, 16, 2048, 8, 14, 112, 0, 45455},
+                                   {"1b", 24, 2048, 16, 1024, 8, 18, 576, 0, 48910}};
+enum { N_MPT_RUNS = sizeof mpt_runs / sizeof *mpt_runs };
+
+/* The predicted tokens per second of a GPU; memory_gib: of a GPU. */
+static inline memo_status mpt_predict(const mpt_run* run, double* tokens_per_s, double* memory_gib,
+                                      memo_error* error) {
+    const cluster_preset* preset = &clusters[cluster_find("h100")];
+    const cluster_rates rates = cluster_kernel_rates(CLUSTER_TRITON, preset, (double)run->sequence);
+    const memo_parallel_layout layout = {
+        run->n_gpus, 1, 1, 1, 1, 3, run->recomputes ? MEMO_PARALLEL_RECOMPUTE : MEMO_PARALLEL_KEEP,
+        1,           1};
+    const int64_t each = (int64_t)run->micro_batch * run->n_gpus;
+    memo_parallel_desc desc = MEMO_ZERO(memo_parallel_desc);
+    memo_parallel_prediction p;
+    desc.cluster = cluster_of_preset(preset);
+    desc.cluster.n_gpus = run->n_gpus;
+    desc.cluster.gemm_efficiency = rates.products;
+    desc.cluster.attention_forward_efficiency = rates.forward;
+    desc.cluster.attention_backward_efficiency = rates.backward;
+    desc.cluster.row_traffic = MPT_ROW_TRAFFIC;
+    desc.model.n_layers = run->n_layers;
+    desc.model.hidden = run->hidden;
+    desc.model.ffn = 4 * run->hidden;
+    desc.model.n_ffn_matrices = 2;
+    desc.model.n_q_heads = desc.model.n_kv_heads = run->n_heads;
+    desc.model.is_tied = 1;
+    desc.model.vocabulary = 50368;
+    desc.sequence = run->sequence;
+    desc.micro_batch = run->micro_batch;
+    desc.global_batch = (run->batch + each / 2) / each * each; /* whole micro-batches */
+    if (memo_parallel_predict(&desc, &layout, &p, error)) return error->status;
+    *tokens_per_s = (double)desc.global_batch * run->sequence / p.time.step_s / run->n_gpus;
+    *memory_gib = p.memory.device_bytes / GIB;
+    return MEMO_STATUS_OK;
+}
+
+static inline void mpt_print(FILE* out) {
+    fprintf(out,
+            "\nMPT: tokens/s of a GPU, published and predicted\n%-5s %9s %5s %9s %9s %6s %6s\n",
+            "model", "sequence", "GPUs", "published", "predicted", "off %", "GiB");
+    for (int i = 0; i < N_MPT_RUNS; i++) {
+        const mpt_run* run = &mpt_runs[i];
+        double tokens_per_s, memory_gib;
+        memo_error error;
+        if (mpt_predict(run, &tokens_per_s, &memory_gib, &error)) continue;
+        fprintf(out, "%-5s %9d %5d %9.0f %9.0f %+6.1f %6.1f\n", run->name, (int)run->sequence,
+                (int)run->n_gpus, run->tokens_per_s, tokens_per_s,
+                100 * (tokens_per_s / run->tokens_per_s - 1), memory_gib);
+    }
+}
+
 /* Published and predicted MFU, memory of a GPU, and the prediction without each mechanism. */
 static inline void runs_print(FILE* out) {
     fprintf(out, "MFU %%, published and predicted; and without:\n%-32s %9s %9s %8s", "",
@@ -172,6 +313,8 @@ static inline void runs_print(FILE* out) {
         fprintf(out, "%-32s ", run->name);
         if (run->mfu_percent > 0)
             fprintf(out, "%9.1f", run->mfu_percent);
+        else if (run->tokens_per_s > 0)
+            fprintf(out, "%9.1f", run_published_mfu(run));
         else
             fprintf(out, "%9s", "it ran");
         for (int k = 0; k < RUN_N_MECHANISMS; k++) {
@@ -186,6 +329,7 @@ static inline void runs_print(FILE* out) {
         fprintf(out, "  %s\n", run->source);
     }
     fputs("*: does not fit in 80 GiB\n", out);
+    mpt_print(out);
 }
 
 #endif

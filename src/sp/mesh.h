@@ -33,6 +33,10 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
+MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
+    return degrees->nodes > 0 ? degrees->nodes : 1;
+}
+
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
@@ -44,6 +48,9 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+            return MEMOB_INVALID(error, "memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
+                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * *degree;
     }
@@ -110,6 +117,11 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
                                  memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
+    if (!status && mesh->degrees.nodes > 1) {
+        const int32_t n = mesh->degrees.ring / mesh->degrees.nodes; /* ring ranks of a node */
+        status = memo_comm_split(mesh->ring, mesh->ring_rank % n, mesh->ring_rank / n, "nodes",
+                                 &mesh->nodes, error);
+    }
     if (!status)
         mesh->world = world;
     else
@@ -120,6 +132,7 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 
 void memo_mesh_destroy(memo_mesh* mesh) {
     if (!mesh) return;
+    memo_comm_destroy(mesh->nodes);
     for (int i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }

@@ -26,6 +26,36 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
         name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
+/* The parent of i is i - 1 or one of its ancestors.  NULL is valid. */
+MEMOI memo_status memoi_sharding_check_parents(const char* name, const int64_t* parents,
+                                               int64_t n_documents, memo_error* error) {
+    for (int64_t i = 0; i < n_documents && parents; i++) {
+        int64_t at = i - 1, depth = 0;
+        while (at > parents[i] && at >= 0) at = parents[at];
+        if (at != parents[i])
+            return MEMOB_INVALID(error,
+                                 "%s[%lld]: %lld; -1, the document before, or one of that one's "
+                                 "ancestors is valid (preorder)",
+                                 name, (long long)i, (long long)parents[i]);
+        for (; at >= 0; depth++) at = parents[at];
+        if (depth > MEMO_TREE_DEPTH_MAX)
+            return MEMOB_INVALID(error, "%s[%lld]: %lld ancestors; at most %d are valid", name,
+                                 (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Tokens of the ancestors of a document. */
+MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t document) {
+    const int64_t *begins = sharding->document_begins, *parents = sharding->document_parents;
+    int64_t n = 0;
+    while (parents && parents[document] >= 0) {
+        document = parents[document];
+        n += begins[document + 1] - begins[document];
+    }
+    return n;
+}
+
 /* All but the pieces of documents. */
 MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
                                          memo_error* error) {
@@ -55,6 +85,13 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     sharding->n_tokens = desc->n_tokens;
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
+    if (desc->document_parents && !desc->document_begins)
+        return MEMOB_INVALID(error, "memo_sharding_desc.document_parents: not NULL, but "
+                                    "document_begins is; pass both");
+    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
+                                     sharding->n_documents, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
@@ -142,7 +179,7 @@ MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sh
     return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
-/* Positions of a document, behind n_before others that are elsewhere. */
+/* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
 typedef struct memoi_spread_part {
     int64_t begin, end, n_before;
 } memoi_spread_part;
@@ -299,6 +336,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_part* part = &parts[n_parts++];
         part->begin = begins[order[i].index];
         part->end = begins[order[i].index + 1];
+        part->n_before = memoi_sharding_prefix(sharding, order[i].index);
         s.most_apart += memoi_spread_scores(part) / rd / 32;
     }
     for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
@@ -456,13 +494,22 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    int64_t row = 0, begin = 0, end = 0;
+    const int has_parents = !document_begins && sharding->document_parents;
+    int64_t row = 0, begin = 0, end = 0, n_before = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (int64_t i = 0; i < run.count; i++) {
-            int64_t position = run.start + i;
+            const int64_t position = run.start + i;
+            const int is_new = has_parents && (position < begin || position >= end);
             memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
-            *positions++ = position - begin;
+            if (is_new)
+                n_before =
+                    position < sharding->n_tokens
+                        ? memoi_sharding_prefix(
+                              sharding, memoi_sharding_search(sharding->document_begins, 1,
+                                                              sharding->n_documents, position))
+                        : 0;
+            *positions++ = position - begin + n_before;
         }
 }
 

@@ -12,6 +12,7 @@ enum {
     MEMOI_TARGET_COMM, /* of blocks */
     MEMOI_TARGET_RING = MEMOI_TARGET_COMM,
     MEMOI_TARGET_ULYSSES,
+    MEMOI_TARGET_NODES,
     MEMOI_TARGET_N_STREAMS
 };
 /* Events of attention. */
@@ -19,7 +20,9 @@ enum {
     MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
     MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
     MEMOI_TARGET_ROWS,      /* a group has left by rows */
-    MEMOI_TARGET_COMPUTED,
+    MEMOI_TARGET_RINGS,     /* rings within a node are computed */
+    MEMOI_TARGET_CROSSED,   /* rows of other nodes have arrived; of even and of odd rings */
+    MEMOI_TARGET_COMPUTED = MEMOI_TARGET_CROSSED + 2,
     MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
     MEMOI_TARGET_EXCHANGES = 64,
     MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES

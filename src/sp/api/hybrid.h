@@ -19,11 +19,17 @@ typedef struct memo_sp_attention_desc {
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
+    /* A ring over nodes, whose ranks at the same place of each node are `nodes`: memo_mesh.nodes.
+     * Each row crosses to a node once (chapter 6).  NULL: none.  n_nodes: used if it is NULL. */
+    memo_comm* nodes;
+    int32_t n_nodes;
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
+    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
+    int32_t has_trees;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
@@ -133,10 +139,11 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank. */
+ * row, each gradient once from that rank; with nodes, also each row once to each node. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
+    int64_t crossed_rows[2]; /* that this rank sends to other nodes, if the desc has nodes */
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 

@@ -32,14 +32,23 @@ typedef struct memo_mask {
      * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
+     * parent of its document, of the parent's parent, and so on.  document_parents[i] (n_documents)
+     * is an earlier document, or -1.  Documents are in preorder: the parent of document i is i - 1
+     * or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX ancestors.  Not with windows,
+     * first_query or a key_sharding.  The local attention is called for each level of the tree, and
+     * its masks have no parents.  NULL: no document has a parent. */
+    const int64_t* document_parents;
     /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
      * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
      * used; windows must be 0 and documents NULL.  NULL: the fields above. */
     const int64_t *key_first, *key_end;
 } memo_mask;
 
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  O(log
- * n_documents). */
+#define MEMO_TREE_DEPTH_MAX 31
+
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
+ * parents are not among these.  O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 

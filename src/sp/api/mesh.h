@@ -8,6 +8,8 @@
 typedef struct memo_mesh_desc {
     /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
+    /* Nodes that a ring spans, each with as many consecutive ring ranks; 0: 1.  Divides ring. */
+    int32_t nodes;
 } memo_mesh_desc;
 
 /* Every group exists; a group of degree 1 has a single rank, so no caller needs a branch. */
@@ -20,6 +22,7 @@ typedef struct memo_mesh {
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
+    memo_comm* nodes;    /* ring ranks at the same place of their nodes; NULL: one node */
     memo_comm* sequence; /* ring x ulysses: the ranks that share a sequence */
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;

@@ -21,6 +21,20 @@
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
+ * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
+ * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
+ * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
+ * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
+ * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
+ * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
+ * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
+ * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ *
+ *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
+ *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
+ *     ring 128 over 16 nodes          1.00, 1.06   with any number of key heads, and latent keys
+ *     ring 128 without nodes          6.51, 5.21   each row crosses 8 times
+ *
  * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the
  * rank's own rows, contributions to d_k and d_v in a pool of three times these rows (in fp32; twice
  * if they are rounded), each where there is room.  So ranks whose steps are unequal do not wait for
@@ -32,5 +46,7 @@
  *                           backward, the step that made the d_k and d_v that are sent
  *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
  *                           sent what lay in the room of its contribution
+ *   rows of nodes  wait for the start; the ring that held rows where they come; returning gradients
+ *                           for the end of the ring that made them, own ones for that of ring 0
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */

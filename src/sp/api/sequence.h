@@ -1,11 +1,12 @@
 #pragma once
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in five calls: create an object once, begin each batch with its documents, and
+ * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
  * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
  * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Long documents are cut zigzag, short ones stay on one rank: the sharding
- * "documents".  Other masks, slices, sinks and cross-attention take the parts, chapters 3 to 7.
+ * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
+ * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
@@ -20,6 +21,7 @@ typedef struct memo_sequence_desc {
      * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
     memo_comm* comm;
     int32_t ulysses;
+    int32_t nodes; /* that the ring spans (chapter 6); 0: 1 */
     int64_t n_tokens;
     int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
     /* As in memo_sp_attention_desc. */
@@ -29,7 +31,8 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int64_t window; /* a query sees fewer than `window` tokens back; 0: no limit */
+    int32_t has_trees; /* 1: memo_sequence_begin_tree may be called */
+    int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
 } memo_sequence_desc;
 
 typedef struct memo_sequence memo_sequence;
@@ -50,10 +53,19 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          int64_t n_documents, memo_error* error);
 
+/* The same, of documents with parents (memo_mask.document_parents), which is copied, too: several
+ * answers to one prompt, which is in the batch once.  Positions of a document follow those of its
+ * parent.  Labels end with each document: if a parent's last token has to predict the first token
+ * of each child, let each child begin with a copy of that token instead. */
+MEMO_TRY memo_status memo_sequence_begin_tree(memo_sequence* sequence,
+                                              const int64_t* document_begins,
+                                              const int64_t* document_parents, int64_t n_documents,
+                                              memo_error* error);
+
 /* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
 MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
-/* positions[rows of this rank]: of each row, counted from the begin of its document, for rotary
- * embeddings.  A batch must have begun. */
+/* positions[rows of this rank]: of each row, counted from the begin of its document, behind its
+ * ancestors, for rotary embeddings.  A batch must have begun. */
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
 /* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and

@@ -54,6 +54,9 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
+     * follow theirs.  NULL: none.  Borrowed, too. */
+    const int64_t* document_parents;
     /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
@@ -73,6 +76,7 @@ typedef struct memo_sharding {
     int64_t ring_tokens;            /* ulysses * local_tokens */
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
+    const int64_t* document_parents;
     int64_t slice_tokens;
     /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
     memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
@@ -105,9 +109,10 @@ MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the documents of the sharding, or one document if the sharding has none.  Padding
- * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
+ * documents, positions count from the begin of each document, behind its ancestors.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
+ * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
+ * large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);

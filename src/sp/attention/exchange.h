@@ -57,7 +57,10 @@ struct memo_exchange {
     memoi_shape shape; /* the attention's, with tokens */
     memoi_shape_tokens tokens[2];
     memob_arrays arrays;
-    memo_mask* masks;  /* (n_parts), complete */
+    /* (n_parts, n_levels), complete.  Of a tree, level 0 is within documents, and each further one
+     * sees the ancestors at a depth. */
+    memo_mask* masks;
+    int32_t n_levels;
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
@@ -67,7 +70,7 @@ struct memo_exchange {
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
-    memoi_exchange_step* steps; /* (ring, n_parts) */
+    memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
@@ -78,15 +81,24 @@ struct memo_exchange {
     int32_t n_turns[2];
     int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    /* Positions that runs of queries see: of rank r in a part from first_sight[part * ring + r]. */
+    /* Positions that runs of queries see: of rank r and mask m from
+     * first_sight[m * n_lookers + r]. */
     memoi_exchange_sight* sights;
-    int64_t* first_sight; /* (n_parts * ring + 1) */
+    int64_t* first_sight; /* (n_parts * n_levels * n_lookers + 1) */
+    /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
+    int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
+    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
+    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
+    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
+    int32_t is_held;                 /* step 0 reads rows of another node */
+    int32_t has_own_work;            /* step 0 computes */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
-                                                        int32_t part) {
-    return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
+                                                        int32_t mask) {
+    return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
     return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
@@ -95,6 +107,11 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
+                                                              int is_receive, int32_t d) {
+    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
 }
 
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
@@ -245,28 +262,6 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* Step 0 has all queries, because it sets every row but padding. */
-MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
-    const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
-    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape->n_parts + part];
-    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
-    r->k_runs = memoi_shape_runs(shape, 1, (me - distance + rd) % rd, &r->n_k_runs);
-    if (s) { /* pieces arrive one after another */
-        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
-                                                (plan->most_runs + MEMOI_PIECES_MAX);
-        r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
-        r->k_runs = runs;
-        r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
-        r->q_runs += p->q_begin;
-        r->n_q_runs = p->q_end - p->q_begin;
-    }
-    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
-    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
-    r->k_row = part ? r[-1].k_row + r[-1].n_k_rows : 0;
-}
-
 /* --- what each rank reads --- */
 
 /* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
@@ -308,13 +303,13 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_ranks = (int64_t)shape->n_parts * shape->sharding.ring;
+    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * plan->n_lookers;
     plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
         for (int64_t r = 0; r < n_ranks; r++) {
-            const memo_mask* mask = &plan->masks[r / shape->sharding.ring];
-            const int32_t rank = (int32_t)(r % shape->sharding.ring);
+            const memo_mask* mask = &plan->masks[r / plan->n_lookers];
+            const int32_t rank = (int32_t)(r % plan->n_lookers);
             int32_t n_runs;
             const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
             plan->first_sight[r] = n;
@@ -332,14 +327,19 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     }
 }
 
-/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
- * queries see.  So a run of keys that ends before, or was read to its end, is done. */
-MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
-                                                int32_t owner, int32_t reader) {
+/* A group has a message for each piece of a sequence. */
+MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
+    return (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+}
+
+/* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends
+ * of what queries see.  So a run of keys that ends before, or was read to its end, is done. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, int32_t mask,
+                                                     int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
-    /* A group has a message for each piece of a sequence. */
-    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int64_t* first_sight = plan->first_sight + (int64_t)part * shape->sharding.ring + reader;
+    const int32_t most = memoi_exchange_most(shape);
+    const int64_t* first_sight =
+        plan->first_sight + (int64_t)mask * plan->n_lookers + plan->first_looker + reader;
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
@@ -360,15 +360,77 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
         if (!p.q_end) p.q_begin = plan->sights[s].run;
         p.q_end = plan->sights[s].run + 1;
     }
-
-    /* Gaps that were not closed must be worth their messages. */
-    row = p.n ? p.rows[p.n - 1].end - p.rows[0].begin : 0;
-    if (p.n == most && p.n_rows > row / 8 * 7) {
-        p.rows[0].end = p.rows[p.n - 1].end;
-        p.n_rows = row;
-        p.n = 1;
-    }
     return p;
+}
+
+/* Adds rows of other pieces.  Gaps in one that are rows of the other count as rows that are not
+ * needed, which takes more than `most` ranges. */
+MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
+                                int32_t most) {
+    const memoi_exchange_pieces own = *p;
+    const int64_t n_gaps = own.n_rows - own.n_needed + other->n_rows - other->n_needed;
+    memset(p, 0, sizeof *p);
+    for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
+        const int is_own =
+            k == other->n || (i < own.n && own.rows[i].begin <= other->rows[k].begin);
+        const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
+        memoi_exchange_add_rows(p, most, rows->begin, rows->end);
+    }
+    p->n_needed = memob_max(p->n_needed - n_gaps, 0);
+    p->q_begin = own.q_begin;
+    p->q_end = own.q_end;
+}
+
+/* Gaps that were not closed must be worth their messages. */
+MEMOI void memoi_exchange_close_gaps(memoi_exchange_pieces* p, int32_t most) {
+    const int64_t n = p->n ? p->rows[p->n - 1].end - p->rows[0].begin : 0;
+    if (p->n < most || p->n_rows <= n / 8 * 7) return;
+    p->rows[0].end = p->rows[p->n - 1].end;
+    p->n_rows = n;
+    p->n = 1;
+}
+
+/* What a reader reads of an owner's keys, under all masks of a part. */
+MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
+                                                int32_t owner, int32_t reader) {
+    const int32_t most = memoi_exchange_most(&plan->shape), first = part * plan->n_levels;
+    memoi_exchange_pieces p = memoi_exchange_read_mask(plan, first, owner, reader);
+    for (int32_t i = 1; i < plan->n_levels; i++) {
+        const memoi_exchange_pieces level =
+            memoi_exchange_read_mask(plan, first + i, owner, reader);
+        memoi_exchange_unite(&p, &level, most);
+    }
+    memoi_exchange_close_gaps(&p, most);
+    return p;
+}
+
+/* Step 0 has all queries of level 0, because these set every row but padding, unless its keys are
+ * of another node.  All levels of a part have the keys that any of them reads. */
+MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
+    const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
+    const int is_first = mask % plan->n_levels == 0;
+    const int has_all = !s && is_first && !plan->is_held;
+    memoi_exchange_pieces p = *memoi_exchange_pieces_of(plan, 1, distance, part);
+    memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
+    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
+    r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
+    if (s) { /* pieces arrive one after another */
+        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
+                                                (plan->most_runs + MEMOI_PIECES_MAX);
+        r->n_k_runs = memoi_exchange_runs_of(&p, r->k_runs, r->n_k_runs, runs);
+        r->k_runs = runs;
+    }
+    if (!has_all) {
+        if (!s || plan->n_levels > 1) p = memoi_exchange_read_mask(plan, mask, owner, me);
+        r->q_row = memoi_exchange_runs_rows(r->q_runs, p.q_begin);
+        r->q_runs += p.q_begin;
+        r->n_q_runs = p.q_end - p.q_begin;
+    }
+    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
+    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
+    r->k_row = mask ? r[-1].k_row + is_first * r[-1].n_k_rows : 0;
 }
 
 /* --- turns --- */
@@ -479,17 +541,31 @@ MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts)
         }
 }
 
+MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
+    memob_arrays* arrays = &plan->arrays;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
+    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
+    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
+}
+
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
  * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts;
+    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
     int32_t s, n;
-    memoi_exchange_look(plan);
+    memoi_exchange_make_arrays(plan);
     plan->arrays.failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
@@ -518,11 +594,12 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
                     (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
+    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
         for (s = 0; s < n; s++) {
-            memoi_exchange_make_step(plan, s, part);
-            plan->computes |= memoi_exchange_step_of(plan, s, part)->n_q_rows &&
-                              memoi_exchange_step_of(plan, s, part)->n_k_rows;
+            memoi_exchange_make_step(plan, s, mask);
+            plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
+                              memoi_exchange_step_of(plan, s, mask)->n_k_rows;
+            plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
@@ -530,11 +607,106 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays_free(&scratch);
 }
 
+/* --- rings over nodes --- */
+
+/* The plan of a ring within a node, for the keys of the ranks of a node. */
+MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
+                               memo_exchange* view) {
+    const int32_t n = plan->n_lookers / plan->shape.n_nodes;
+    *view = *plan;
+    view->arrays = MEMO_ZERO(memob_arrays);
+    view->first_looker = readers * n;
+    view->computes = view->sends = 0;
+    view->shape.sharding.ring = view->shape.key_sharding.ring = n;
+    view->shape.ring_rank %= n;
+    view->shape.n_nodes = view->shape.has_key_sharding = 1;
+    for (int32_t i = 0; i < 2; i++) {
+        const int64_t first = (int64_t)(i ? owners : readers) * n;
+        view->tokens[i] = *memoi_shape_tokens_of(&plan->shape, i);
+        view->tokens[i].runs += first * view->tokens[i].max_runs;
+        view->tokens[i].n_runs += first;
+    }
+    view->shape.tokens = view->tokens;
+}
+
+/* What all readers of a node read of an owner's keys, in any sequence of the batch. */
+MEMOI memoi_exchange_pieces memoi_exchange_read_node(const memo_exchange* view, int32_t owner) {
+    const int32_t most = memoi_exchange_most(&view->shape);
+    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
+    for (int32_t part = 0; part < view->shape.n_parts; part++)
+        for (int32_t reader = 0; reader < view->shape.sharding.ring; reader++) {
+            const memoi_exchange_pieces read = memoi_exchange_read(view, part, owner, reader);
+            memoi_exchange_unite(&p, &read, most);
+        }
+    memoi_exchange_close_gaps(&p, most);
+    return p;
+}
+
+/* Keys of the ring are now the rows that cross to it, one after another. */
+MEMOI void memoi_exchange_hold(memo_exchange* ring, memoi_exchange_pieces* own) {
+    memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
+    const int32_t n = ring->shape.sharding.ring;
+    const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
+    memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
+    int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
+    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++) {
+        const memoi_exchange_pieces p = memoi_exchange_read_node(ring, owner);
+        n_runs[owner] = memoi_exchange_runs_of(&p, all.runs + owner * all.max_runs,
+                                               all.n_runs[owner], runs + owner * max_runs);
+        if (owner == ring->shape.ring_rank) *own = p;
+    }
+    tokens->runs = runs;
+    tokens->n_runs = n_runs;
+    tokens->max_runs = max_runs;
+    ring->most_runs += MEMOI_PIECES_MAX;
+    ring->is_held = 1;
+}
+
+MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
+    const int32_t n = plan->shape.n_nodes, me = plan->shape.ring_rank;
+    const int32_t node = me / (plan->n_lookers / n), place = me % (plan->n_lookers / n);
+    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n);
+    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n);
+    for (int32_t d = 0; d < n && !plan->arrays.failed; d++) {
+        memo_exchange* ring = &rings[d];
+        if (d) {
+            memoi_exchange_view(plan, (node + d) % n, node, ring);
+            plan->crossing[d] = memoi_exchange_read_node(ring, place);
+        }
+        memoi_exchange_view(plan, node, (node - d + n) % n, ring);
+        if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
+        if (!ring->arrays.failed) memoi_exchange_make(ring);
+        plan->arrays.failed |= ring->arrays.failed;
+        plan->computes |= ring->computes;
+        plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
+    }
+    plan->of_nodes = rings;
+}
+
+/* Adds what crosses between nodes, and what the rings within a node send. */
+MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
+    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
+        }
+    }
+}
+
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
+    if (plan->of_nodes) {
+        memoi_exchange_add_nodes(plan, info);
+        return;
+    }
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;

@@ -1,6 +1,6 @@
 #pragma once
 #include "sp/attention/ulysses.h"
-#include "sp/attention/ring.h"
+#include "sp/attention/nodes.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work. */
@@ -17,12 +17,13 @@ typedef struct memoi_hybrid_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
+    memoi_nodes_buffers nodes;
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
     memo_attention attention;
-    memo_comm *ring, *ulysses;
+    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -46,6 +47,7 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->n_tokens,
                                      sharding->document_begins,
                                      sharding->n_documents,
+                                     sharding->document_parents,
                                      sharding->slice_tokens};
     memo_sharding made;
     if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -68,6 +70,29 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
                              "(%d, %d); make both from one mesh",
                              name, (int)comm->size, (int)degree);
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
+}
+
+MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
+    const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
+    return n > 1 ? n : 1;
+}
+
+/* Consecutive ring ranks share a node. */
+MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
+    const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    if (desc->n_nodes < 0 || ring % n)
+        return MEMOB_INVALID(
+            error,
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
+            "1, or a divisor",
+            (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
+    if (desc->nodes && desc->nodes->rank != rank / (ring / n))
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                             "ring; make both from one mesh",
+                             (int)desc->nodes->rank, (int)rank);
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -105,7 +130,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                                 desc->ulysses_rank, error) ||
-        memoi_hybrid_heads_check(desc, error))
+        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOB_INVALID(
@@ -158,6 +183,9 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
 
+    shape->n_nodes = memoi_hybrid_n_nodes(desc);
+    if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
+
     /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
     shape->n_q_heads = desc->n_q_heads;
@@ -181,6 +209,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
+    shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
 }
 
@@ -280,6 +309,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.kv[is_v] =
             memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                        memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
 
     /* What is exchanged between rows and heads; row dots are fp32. */
@@ -301,8 +332,9 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
 
     b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
     if (!is_backward) {
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        const int merges = has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
         return c.n_bytes;
     }
 
@@ -317,6 +349,13 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
         b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
     b->ring.gradients = memoi_hybrid_carve(
         &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    if (shape->n_nodes > 1) {
+        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
+        for (int i = 0; i < 4; i++)
+            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
+        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
+        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
@@ -368,13 +407,13 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again, ulysses_groups or nodes")       \
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
     K(FIRST_QUERY, "memo_mask.first_query")                                                        \
     K(INTERVALS, "memo_mask: key_first or key_end")
 
@@ -389,7 +428,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
-    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups,
+                           shape->n_nodes};
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
@@ -404,6 +444,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+        memoi_label_add_array(label, field, own->document_parents, own->n_documents);
     }
 }
 
@@ -411,12 +452,14 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part];
+        const memo_mask* mask = &plan->masks[part * plan->n_levels];
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
+                              mask->n_documents);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
         memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
@@ -432,6 +475,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_memory(name, desc->device_memory, error);
@@ -440,7 +484,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
-    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
     memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
@@ -448,6 +492,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
+    if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
     a->target.events = a->events;
     /* An exchange of keys and one of contributions for each step. */
@@ -457,12 +502,15 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
+    a->nodes = desc->nodes;
     a->ulysses = desc->ulysses;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_RING])
+        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
+                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
+                                                          : MEMOI_TARGET_RING])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -500,17 +548,80 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Levels of a tree are intervals of keys, counted like the queries. */
+MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
+                                             memo_error* error) {
+    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
+                       : mask->window_before || mask->window_after ? "beside a window"
+                       : mask->first_query                         ? "beside first_query"
+                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
+                                                 : NULL;
+    if (also)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
+                             "document_begins and parents alone",
+                             also);
+    if (!shape->has_trees)
+        return MEMOB_INVALID(error,
+                             "memo_mask.document_parents: not NULL, but the attention has no "
+                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
+                                        mask->n_documents, error);
+}
+
 /* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
+                                          memo_error* error) {
+    memo_status status;
     if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                          mask->n_documents, mask->n_keys, error);
+    if (!mask->document_parents && (mask->key_first || mask->key_end))
+        return memoi_hybrid_intervals_check(mask, error);
+    status =
+        mask->document_begins
+            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                             mask->n_documents, mask->n_keys, error)
+            : MEMO_STATUS_OK;
+    if (status || !mask->document_parents) return status;
+    return memoi_hybrid_parents_check(shape, mask, error);
+}
+
+/* The masks of all parts, complete and checked, with their levels. */
+MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
+                                          memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t n_tokens = shape->sharding.n_tokens;
+    const memo_mask causal = MEMO_ZERO(memo_mask);
+    plan->n_levels = 1;
+    for (int32_t i = 0; i < shape->n_parts; i++) {
+        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
+        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
+            !(given && given[i].document_begins))
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+    }
+
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+        const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
+        memo_mask* mask = &plan->masks[i];
+        int64_t* ends;
+        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
+        if (!level) continue;
+        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
+        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
+        mask->key_first = ends;
+        mask->key_end = ends + n_tokens;
+        mask->document_begins = mask->document_parents = NULL;
+    }
+    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
+                               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -518,10 +629,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memoi_shape* shape = &plan->shape;
     const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
     const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
-    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
     const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
-    const memo_mask causal = MEMO_ZERO(memo_mask);
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
@@ -540,18 +649,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
-    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
-    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
-    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
-    plan->rooms = MEMOB_ARRAY(&plan->arrays, memoi_exchange_room,
-                              MEMOI_N_POOLS * ((int64_t)shape->sharding.ring + 1));
-    plan->turn_of =
-        MEMOB_ARRAY(&plan->arrays, int32_t, MEMOI_N_TURNS * (int64_t)shape->sharding.ring);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 2 * (int64_t)shape->sharding.ring);
-    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -560,18 +657,12 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
-        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
-        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
-            !given->document_begins)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
-        plan->masks[i] = memoi_shape_mask(shape, *given);
-        status = memoi_hybrid_mask_check(&plan->masks[i], error);
-    }
+    status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    memoi_exchange_make(plan);
+    plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_look(plan);
+    if (!plan->arrays.failed)
+        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -603,6 +694,8 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
+        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -618,8 +711,9 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    int32_t has_run; /* a ring of this pass */
-    int32_t is_full; /* results of the previous group may still be in their buffers */
+    memoi_nodes nodes; /* of a ring over nodes */
+    int32_t has_run;   /* a ring of this pass */
+    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -644,6 +738,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -886,7 +981,10 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        memoi_ring_run(&walk->ring);
+        if (walk->shape->n_nodes > 1)
+            memoi_nodes_run(&walk->nodes);
+        else
+            memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }

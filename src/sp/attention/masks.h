@@ -32,6 +32,48 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
 }
 
+/* --- trees --- */
+
+/* The number of ancestors of a document. */
+MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
+    int32_t depth = 0;
+    while ((document = mask->document_parents[document]) >= 0) depth++;
+    return depth;
+}
+
+/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
+MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
+        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
+    return n + 1;
+}
+
+/* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
+ * are in preorder.  first, end: (n_tokens). */
+MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
+                                int64_t* end) {
+    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
+    int64_t low = 0, high = 0;
+    for (int64_t i = 0; i < mask->n_documents && parents; i++) {
+        int64_t ancestor = i;
+        int32_t n = memoi_mask_depth(mask, i);
+        low = high;
+        if (n > depth) {
+            for (; n > depth; n--) ancestor = parents[ancestor];
+            low = begins[ancestor];
+            high = begins[ancestor + 1];
+        }
+        for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
+            first[q] = low;
+            end[q] = high;
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+        }
+    }
+}
+
+/* --- runs --- */
+
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
                                    int64_t* end) {

@@ -25,6 +25,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
+    int32_t first_peer, first_number; /* of the ranks of its node in comm; of its exchanges */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -93,8 +94,7 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
-    return ring->last_step && ring->plan->has_others && r->n_q_runs && r->n_k_runs;
+    return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -142,9 +142,16 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
     b->d_v += v;
 }
 
+/* Does a step merge its output into that of others? */
+MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
+    return !ring->is_backward && (s || mask % ring->plan->n_levels || ring->plan->is_held);
+}
+
 /* The rectangle of step s. */
-MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask,
                                             const memoi_exchange_step* r, int32_t s) {
+    const int32_t part = mask / ring->plan->n_levels;
+    const int merges = memoi_ring_merges(ring, mask, s);
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
@@ -163,7 +170,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
-    block.mask = ring->plan->masks[part];
+    block.mask = ring->plan->masks[mask];
+    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);
@@ -180,7 +188,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.q = ring->q;
     block.k = memoi_ring_keys(ring, 0, s);
     block.v = memoi_ring_keys(ring, 1, s);
-    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    block.lse = merges ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
@@ -189,7 +197,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_k = d_kv[0];
         block.d_v = d_kv[1];
     } else {
-        block.out = s ? buffers->block_out : ring->out;
+        block.out = merges ? buffers->block_out : ring->out;
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
@@ -345,12 +353,14 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     /* An earlier group may have begun the gradients of these keys. */
-    const int begins_kv =
-        ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
+    const int begins_kv = ring->is_backward &&
+                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
+                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
     ring->seen = -1;
-    if (!ring->is_backward) memoi_ring_set_padding(ring);
-    if (ring->is_backward)
+    if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
+    if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
@@ -364,7 +374,8 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
-    const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const int32_t peer =
+        ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address;
@@ -401,8 +412,10 @@ MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn*
 MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
     const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
     const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
+    const int sends_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 0);
+    const int is_ready = ring->is_ready || (ring->plan->is_held && !sends_k);
     int32_t gate = memoi_ring_gate(ring, turn);
-    if (!gate && ring->is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
+    if (!gate && is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
     if (gate <= ring->seen) return;
     memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
@@ -410,40 +423,40 @@ MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, in
     ring->seen = s;
 }
 
-/* Adds what the readers of step s returned to the rows of its pieces, in all sequences. */
-MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
+/* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
+ * next `stride` pieces. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
+                          const memoi_exchange_pieces* pieces, int64_t stride,
+                          float* const d_kv[2]) {
     const memoi_shape* shape = ring->shape;
+    const int64_t bytes = memo_type_bytes(shape->carried_type);
     memo_pack_desc pack;
     int64_t n = 0;
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
-    pack.packed[0] = memoi_ring_contribution(ring, s, 1);
+    pack.packed[0] = packed;
     for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_row(shape, t);
-        pack.rows[t] = ring->d_kv_final[t];
+        pack.rows[t] = d_kv[t];
     }
-    pack.packed[1] = (char*)pack.packed[0] + memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 1) *
-                                                 pack.n_columns[0] *
-                                                 memo_type_bytes(pack.packed_type);
+    pack.packed[1] = packed + n_rows * pack.n_columns[0] * bytes;
 
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
-            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        const memoi_exchange_pieces* p = &pieces[b * stride];
         for (int32_t k = 0; k < p->n; k++) {
             pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+            memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
             for (int32_t t = 0; t < 2; t++)
-                pack.packed[t] = (char*)pack.packed[t] +
-                                 n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
+                pack.packed[t] = (char*)pack.packed[t] + n * pack.n_columns[t] * bytes;
             pack.n_ranges = 0;
             n = 0;
         }
     }
-    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_RING, MEMO_ROW_ADD_PACKED, &pack);
+    if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
 /* The next exchange, one group of messages, if this rank takes part. */
@@ -475,15 +488,21 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, "ring exchange %d", (int)(ring->first_number + number));
     memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+                             ring->is_backward ? "ring backward" : "ring forward",
+                             ring->first_number + number);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
-        memoi_ring_add(ring, turn->given);
+        memoi_ring_add(
+            ring, MEMOI_TARGET_RING, memoi_ring_contribution(ring, turn->given, 1),
+            memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
+            memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
+            shape->n_parts > 1, ring->d_kv_final);
     memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
                         MEMOI_TARGET_RING);
     ring->n_exchanged = number + 1;
@@ -506,8 +525,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
-    for (int32_t part = 0; part < shape->n_parts; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
+    for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
@@ -523,9 +542,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
             memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
         }
         has_worked = 1;
-        block = memoi_ring_block(ring, part, step, s);
+        block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
-        if (s && !is_backward) memoi_ring_merge(ring, &block, step);
+        if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
 
     /* The rows of a contribution go back as they came, in carried_type. */
@@ -560,7 +579,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         memoi_ring_step(ring, s);
         if (s) memoi_ring_exchange_behind(ring, s);
     }
-    ring->is_in_use |= ring->latest_use > ring->seen;
+    ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 
     /* All contributions of others are there. */

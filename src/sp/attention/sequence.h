@@ -12,7 +12,8 @@ struct memo_sequence {
     memo_sharding sharding; /* of the batch, or of creation */
     memo_sp_attention* attention;
     memo_exchange* exchange; /* NULL: no batch has begun */
-    int64_t* begins;         /* the documents of the batch */
+    int64_t* begins;         /* the documents of the batch; behind them their parents */
+    const int64_t* parents;  /* NULL: none */
     int64_t capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
@@ -20,16 +21,18 @@ struct memo_sequence {
 
 /* Errors of the parts name fields of their descs, which the caller has not filled. */
 MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
-    static const char* const parts[] = {"memo_sp_attention_desc", "memo_sharding_desc",
-                                        "memo_exchange_desc.sharding", "memo_mask"};
+    static const char* const names[][2] = {
+        {"memo_sp_attention_desc", "memo_sequence_desc"},
+        {"memo_sharding_desc.document_parents", "memo_sequence_begin.document_parents"},
+        {"memo_sharding_desc", "memo_sequence_desc"},
+        {"memo_exchange_desc.sharding", "memo_sequence_begin"},
+        {"memo_mask", "memo_sequence_begin"}};
     memo_error told;
-    for (int i = 0; i < 4 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
-        const size_t n = strlen(parts[i]);
-        if (strncmp(error->message, parts[i], n)) continue;
+    for (int i = 0; i < 5 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
+        const size_t n = strlen(names[i][0]);
+        if (strncmp(error->message, names[i][0], n)) continue;
         told = *error;
-        return memo_error_set(error, status, "%s%s",
-                              i < 2 ? "memo_sequence_desc" : "memo_sequence_begin",
-                              told.message + n);
+        return memo_error_set(error, status, "%s%s", names[i][1], told.message + n);
     }
     return status;
 }
@@ -45,6 +48,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     desc.n_tokens = s->desc.n_tokens;
     desc.document_begins = s->begins;
     desc.n_documents = n_documents;
+    desc.document_parents = s->parents;
     status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
@@ -70,6 +74,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
                              "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
                              "comm (%d); 1, or a divisor",
                              (int)ulysses, (int)size);
+    if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
+            "or a divisor",
+            (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
@@ -79,6 +89,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     /* The ranks, and one document until the first batch. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
+    mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
     s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
@@ -89,6 +100,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
+    attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     attention.n_batch = desc->n_batch;
     attention.n_q_heads = desc->n_q_heads;
@@ -102,6 +114,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.sends_again = desc->sends_again;
     attention.rounds_gradients = desc->rounds_gradients;
     attention.ulysses_groups = desc->ulysses_groups;
+    attention.has_trees = desc->has_trees;
     attention.attention = desc->attention;
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
@@ -137,24 +150,32 @@ void memo_sequence_destroy(memo_sequence* s) {
     MEMO_FREE(s);
 }
 
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                int64_t n_documents, memo_error* error) {
+memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_begins,
+                                     const int64_t* document_parents, int64_t n_documents,
+                                     memo_error* error) {
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     s->exchange = NULL;
+    s->parents = NULL;
     if (!document_begins) n_documents = 1;
+    if (document_parents && !s->desc.has_trees)
+        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
+                                    "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_reserve(&s->begins, &s->capacity, n_documents + 1, sizeof *s->begins))
+    if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
         return memob_no_memory(error, "the documents of a batch");
     s->begins[0] = 0;
     s->begins[n_documents] = s->desc.n_tokens;
     if (document_begins)
         memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
+    if (document_begins && document_parents)
+        s->parents = (const int64_t*)memcpy(s->begins + n_documents + 1, document_parents,
+                                            (size_t)n_documents * sizeof *s->begins);
 
     status = memoi_sequence_shard(s, n_documents, error);
     mask.window_before = s->desc.window;
@@ -162,6 +183,11 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
     return memoi_sequence_failed(status, error);
+}
+
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                int64_t n_documents, memo_error* error) {
+    return memo_sequence_begin_tree(s, document_begins, NULL, n_documents, error);
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {

@@ -30,6 +30,7 @@ typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
+    int32_t n_nodes; /* of the ring; consecutive ring ranks share a node */
     int32_t n_batch, n_q_heads, head_size, v_head_size;
     int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
     int32_t n_read_heads;           /* of keys, as attention reads them */
@@ -42,6 +43,7 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
     const memoi_shape_tokens* tokens;
@@ -119,6 +121,7 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
     if (!mask.document_begins && !mask.key_first) {
         mask.document_begins = keys->document_begins;
         mask.n_documents = keys->n_documents;
+        if (!mask.document_parents) mask.document_parents = keys->document_parents;
     }
     return mask;
 }

@@ -1,0 +1,251 @@
+#pragma once
+#include "sp/attention/ring.h"
+/* ---- >>ring over nodes --------------------------------------------------------------------------
+ * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing
+ * of steps or heads.
+ *
+ * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
+ * earlier rings are computed.  Invariants:
+ *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
+ *   2  gradients of held rows leave behind ring d, and before rows come to their place
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d */
+
+/* What is held of other nodes, by places; the last ones are of backward. */
+typedef struct memoi_nodes_buffers {
+    char* kv[2][2];
+    float* d_kv[2][2];
+    char *taken, *given; /* contributions in carried_type; given: NULL if that is fp32 */
+} memoi_nodes_buffers;
+
+/* One forward or backward on one rank. */
+typedef struct memoi_nodes {
+    memoi_ring* ring;
+    const memo_exchange* plan;
+    memo_comm* comm; /* by nodes */
+    memoi_nodes_buffers buffers;
+    char* own_kv[2];
+    float* own_d_kv[2];
+    int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
+    /* Points of the compute stream are counted over all groups of heads: each one's start, and the
+     * end of each of its rings. */
+    int32_t first;       /* ring 0 of this group; before it the start */
+    int32_t latest;      /* -1: none */
+    int32_t seen;        /* that crossings have waited for; -1: none */
+    int32_t last_use[2]; /* of places: the ring that reads them; 0: none */
+    int32_t n_crossed;   /* of this group */
+} memoi_nodes;
+
+MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
+                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
+    n->ring = ring;
+    n->plan = plan;
+    n->comm = comm;
+    n->buffers = *buffers;
+    n->latest = n->seen = -1;
+    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
+}
+
+/* Makes the next crossing wait for a point. */
+MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point) {
+    if (n->seen >= point) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
+    n->seen = n->latest;
+    MEMO_ASSERT(n->seen >= point);
+}
+
+/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
+MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
+    const memoi_shape* shape = n->ring->shape;
+    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
+    const int64_t row = memoi_ring_row(shape, is_v);
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+    for (int32_t b = 0; b < shape->n_batch; b++) {
+        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        rows += b * shape->key_sharding.ring_tokens * row_bytes;
+        for (int32_t k = 0; k < p->n; k++) {
+            const int64_t count = p->rows[k].end - p->rows[k].begin;
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
+                                 count * row, shape->type, peer);
+            if (is_receive) rows += count * row_bytes;
+        }
+    }
+}
+
+/* Announces a crossing, and opens its group of messages. */
+MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
+                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                             int64_t n_writes, int64_t n_bytes) {
+    memoi_target* target = n->ring->target;
+    char name[40];
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
+    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
+                          n_bytes);
+    memoi_target_group_begin(target, n->comm, label, number);
+    n->n_crossed++;
+}
+
+/* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
+MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_all = shape->n_batch * shape->key_sharding.ring_tokens;
+    const memoi_exchange_pieces *out, *in;
+    memoi_target* target = n->ring->target;
+    memo_range reads[2], writes[2];
+    int64_t n_bytes = 0;
+    if (d >= n->plan->shape.n_nodes) return;
+    out = memoi_exchange_crossing_of(n->plan, 0, d);
+    in = memoi_exchange_crossing_of(n->plan, 1, d);
+    if (!out->n && !in->n) return;
+
+    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2]);
+    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+        reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
+        writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
+        n_bytes += shape->n_batch * out->n_rows * row_bytes;
+    }
+    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
+}
+
+/* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
+MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
+                                char* const first[2], const int64_t stride_rows) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_rows = memoi_exchange_crossing_of(n->plan, !is_receive, d)->n_rows;
+    const int32_t n_nodes = n->plan->shape.n_nodes;
+    const int32_t peer = (n->comm->rank + (is_receive ? d : n_nodes - d)) % n_nodes;
+    for (int t = 0; t < 2; t++)
+        for (int32_t b = 0; b < shape->n_batch; b++)
+            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
+                                 first[t] + b * stride_rows * memoi_ring_row(shape, t) *
+                                                memo_type_bytes(shape->carried_type),
+                                 n_rows * memoi_ring_row(shape, t), shape->carried_type, peer);
+}
+
+/* Sends the gradients of the rows held for ring d to their owner, and adds what comes back of own
+ * rows. */
+MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
+    const memoi_shape* shape = n->ring->shape;
+    const int64_t n_out = memoi_exchange_crossing_of(n->plan, 1, d)->n_rows;
+    const int64_t n_in = memoi_exchange_crossing_of(n->plan, 0, d)->n_rows;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens, n_batch = shape->n_batch;
+    const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+    const int rounds = n->buffers.given != NULL;
+    memoi_target* target = n->ring->target;
+    char *out[2], *in[2];
+    memo_range reads[2], writes;
+    if (!n_out && !n_in) return;
+
+    memoi_nodes_pass(n, n->first + (n_out ? d : 0));
+    for (int t = 0; t < 2; t++) {
+        const int64_t row = memoi_ring_row(shape, t);
+        const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
+        float* held = n->buffers.d_kv[d % 2][t];
+        out[t] = rounds ? n->buffers.given + behind * n_out * memo_type_bytes(shape->carried_type)
+                        : (char*)held;
+        in[t] = n->buffers.taken + behind * n_in * memo_type_bytes(shape->carried_type);
+        reads[t] = memob_range_at(held, n_batch * n_tokens * row * 4);
+        for (int32_t b = 0; b < n_batch && rounds; b++)
+            memoi_target_cast(target, MEMOI_TARGET_NODES,
+                              out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
+                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
+                              n_out * row);
+    }
+    if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
+    writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
+
+    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                      n_batch * n_out * row_bytes);
+    memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
+    memoi_nodes_messages(n, d, 1, in, n_in);
+    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
+    if (n_in)
+        memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
+                       memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
+}
+
+/* Does this rank exchange rows in a ring within its node behind ring d? */
+MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
+    while (++d < n->plan->shape.n_nodes) {
+        const memo_exchange* plan = &n->plan->of_nodes[d];
+        for (int32_t s = 1; s <= plan->last_step; s++)
+            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
+                return 1;
+    }
+    return 0;
+}
+
+/* The ring within this node for the keys of the node d before. */
+MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
+    memoi_ring* ring = n->ring;
+    const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
+    ring->plan = &n->plan->of_nodes[d];
+    ring->last_step = ring->plan->last_step;
+    ring->first_number = 2 * d * ring->shape->sharding.ring;
+    for (int t = 0; t < 2; t++) {
+        ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
+        ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
+    }
+    if (holds) {
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
+        n->last_use[d % 2] = n->first + d;
+    }
+    ring->is_ready = !d && n->is_ready;
+    ring->is_open = !ring->is_backward && (!d || d + 2 >= n->plan->shape.n_nodes) &&
+                    memoi_nodes_exchange_later(n, d);
+    memoi_ring_run(ring);
+    n->latest = n->first + d;
+}
+
+/* Brings, computes and gives in the order of chapter 6. */
+MEMOI void memoi_nodes_walk(memoi_nodes* n) {
+    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
+        memoi_nodes_ring(n, d);
+        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (!n->n_crossed) return;
+    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+}
+
+/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
+MEMOI void memoi_nodes_run(memoi_nodes* n) {
+    memoi_ring* ring = n->ring;
+    const memoi_ring whole = *ring;
+    memoi_shape shape = *whole.shape;
+    shape.sharding.ring /= n->plan->shape.n_nodes;
+    shape.key_sharding.ring /= n->plan->shape.n_nodes;
+    shape.ring_rank %= shape.sharding.ring;
+    ring->shape = &shape;
+    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    for (int t = 0; t < 2; t++) {
+        n->own_kv[t] = whole.kv[t];
+        n->own_d_kv[t] = whole.d_kv_final[t];
+    }
+
+    /* A rank without heads sets zeros alone. */
+    n->is_ready = whole.is_ready;
+    n->first = ++n->latest + 1;
+    n->n_crossed = 0;
+    if (shape.heads.n_q)
+        memoi_nodes_walk(n);
+    else
+        memoi_nodes_ring(n, 0);
+
+    ring->shape = whole.shape;
+    ring->plan = whole.plan;
+    for (int t = 0; t < 2; t++) {
+        ring->kv[t] = whole.kv[t];
+        ring->d_kv_final[t] = whole.d_kv_final[t];
+    }
+}
