@@ -3,9 +3,9 @@
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* The caller's memory or the device's; host_bytes of rows.  States without memory of the caller take
- * their own.  A file needs whole pages of host memory, and what has a file has whole pages, so it
- * comes first. */
+/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
+ * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
+ * needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
