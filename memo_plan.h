@@ -10753,9 +10753,9 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     if (!s->device_memory)
         status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
     if (s->desc.host_memory) {
-        s->host_memory = memoi_at(s->desc.host_memory, rows_at);
-        s->states_desc.host_memory =
-            memoi_at(s->desc.host_memory, states_are_first ? 0 : both_bytes - states_bytes);
+        char* base = (char*)s->desc.host_memory;
+        s->host_memory = base + rows_at;
+        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
         MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
@@ -11048,9 +11048,8 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
     e->events = &b->begun;
     e->n_events = 1;
-    if (s->desc.device_memory)
-        e->device_memory = (char*)memoi_at(s->desc.device_memory, device_end);
-    if (s->desc.host_memory) e->host_memory = (char*)memoi_at(s->desc.host_memory, host_end);
+    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
+    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
     if (memob_engine_acquire(e, "", b->size_bytes, b->n_places * b->size_bytes, NULL, 2, NULL))
         b->size_bytes = 0;
     else /* the system gives it now */

@@ -154,9 +154,8 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
     e->events = &b->begun;
     e->n_events = 1;
-    if (s->desc.device_memory)
-        e->device_memory = (char*)memoi_at(s->desc.device_memory, device_end);
-    if (s->desc.host_memory) e->host_memory = (char*)memoi_at(s->desc.host_memory, host_end);
+    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
+    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
     if (memob_engine_acquire(e, "", b->size_bytes, b->n_places * b->size_bytes, NULL, 2, NULL))
         b->size_bytes = 0;
     else /* the system gives it now */

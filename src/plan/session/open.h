@@ -28,9 +28,9 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     if (!s->device_memory)
         status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
     if (s->desc.host_memory) {
-        s->host_memory = memoi_at(s->desc.host_memory, rows_at);
-        s->states_desc.host_memory =
-            memoi_at(s->desc.host_memory, states_are_first ? 0 : both_bytes - states_bytes);
+        char* base = (char*)s->desc.host_memory;
+        s->host_memory = base + rows_at;
+        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
         MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
