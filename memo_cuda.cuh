@@ -82,8 +82,13 @@ extern "C" {
  *
  * A device serves a single thread at a time; several devices may serve several threads.
  *
- * With CUDA_DEVICE_MAX_CONNECTIONS=1, which some trainers set, all streams share a hardware queue
- * and copies overlap less.  Creation logs this.  8, CUDA's default, or more is better here.
+ * Hardware queues: a stream that waits stops the streams that share its queue.  CUDA has as many
+ * queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8 by default and at most 32, and reads the variable
+ * once, when the process first uses CUDA.  1, which some trainers set, makes copies overlap less;
+ * creation logs this.  A stream that waits for launch_host, for a file or for an update on the
+ * host, waits longest.  If the caller's streams of this device are more than the queues, the device
+ * logs this at the first launch_host.  It cannot see streams of others, such as a framework: set 32
+ * in a process that has more than 8 streams in all.
  *
  * After fork, the child must not use CUDA.  Registered memory is not copied to the child
  * (MADV_DONTFORK).
@@ -411,6 +416,8 @@ typedef struct memoi_cuda {
     /* Host functions: lanes that wait for the worker. */
     int32_t has_worker; /* 0: they run on CUDA's thread */
     int32_t is_worker_started, is_worker_ending;
+    int32_t n_streams, n_queues; /* the caller's streams; hardware queues that all streams share */
+    int32_t is_crowd_logged;
     pthread_t worker;
     pthread_mutex_t mutex;
     pthread_cond_t has_work;
@@ -1290,6 +1297,19 @@ MEMOI memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes, int
 
 /* --- streams --- */
 
+/* A stream that waits for the worker stops the streams that share its hardware queue. */
+MEMOI void memoi_cuda_log_crowd(memoi_cuda* cuda) {
+    char message[300];
+    if (cuda->n_streams <= cuda->n_queues || cuda->is_crowd_logged) return;
+    cuda->is_crowd_logged = 1;
+    snprintf(message, sizeof message,
+             "%d streams share %d hardware queues, so a wait for a host function (a file, an "
+             "update on the host) may stop computation; set CUDA_DEVICE_MAX_CONNECTIONS to 32 "
+             "before the process first uses CUDA",
+             (int)cuda->n_streams, (int)cuda->n_queues);
+    memoi_cuda_log(&cuda->desc.log, message);
+}
+
 MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
                                            memo_stream* stream, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
@@ -1305,13 +1325,17 @@ MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int3
     wanted = priority > least - greatest ? greatest : priority > 0 ? least - (int)priority : least;
     status = MEMOI_CUDA_CALL(cudaStreamCreateWithPriority,
                              (&created, cudaStreamNonBlocking, wanted), error);
-    if (!status) *stream = (memo_stream)created;
+    if (status) return status;
+    *stream = (memo_stream)created;
+    cuda->n_streams++;
+    if (cuda->is_worker_started) memoi_cuda_log_crowd(cuda);
     return status;
 }
 
 MEMOI memo_status memoi_cuda_stream_destroy(void* context, memo_stream stream, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     if (!stream || on.status) return on.status;
+    ((memoi_cuda*)context)->n_streams--;
     return MEMOI_CUDA_CALL(cudaStreamDestroy, (memo_cuda_stream(stream)), error);
 }
 
@@ -1652,6 +1676,7 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
             return memo_error_set(error, MEMO_STATUS_DEVICE, "a thread for host functions: %s",
                                   strerror(code));
         cuda->is_worker_started = 1;
+        memoi_cuda_log_crowd(cuda);
     }
     if (cuda->has_worker && !cuda->n_words) status = memoi_cuda_more_words(cuda, error);
     if (status) return status;
@@ -2018,7 +2043,8 @@ MEMOI memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error
             cudaDeviceGetAttribute,
             (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->desc.ordinal),
             error);
-    if (connections && atoi(connections) == 1)
+    cuda->n_queues = connections && atoi(connections) > 0 ? atoi(connections) : 8;
+    if (cuda->n_queues == 1)
         memoi_cuda_log(&cuda->desc.log,
                        "CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one hardware queue, "
                        "and copies overlap less with computation; 8 or more is better");

@@ -716,6 +716,13 @@ typedef struct memo_session_desc {
     const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
+    /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
+     * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
+     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
+     * memory for the outputs; a checked session and memo_session_verify take memory of the device
+     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * allocated from the device. */
+    void *device_memory, *host_memory;
 
     /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
     const memo_state* states;
@@ -4739,10 +4746,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
- * directory; NULL: none.  Each time is the median of five after one warm-up.  profile is zero. */
+ * directory; NULL: none.  on_device, on_host: memory for two copies; NULL: the device's.  Each time
+ * is the median of five after one warm-up.  profile is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
-                                        const char* directory, double bytes_per_s,
-                                        memo_profile* profile, memo_error* error) {
+                                        const char* directory, double bytes_per_s, void* on_device,
+                                        void* on_host, memo_profile* profile, memo_error* error) {
     memoi_profiler p;
     memob_engine* e = &p.engine;
     memo_status status;
@@ -4758,6 +4766,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0);
+        e->device_memory = (char*)on_device;
+        e->host_memory = (char*)on_host;
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -7120,6 +7130,14 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
         field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
+    if (desc->device_memory && !desc->device_bytes)
+        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
+    if (desc->host_memory && !desc->host_bytes)
+        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
+    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "device_memory: not a multiple of 512 bytes";
+    if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "host_memory: not a multiple of 512 bytes";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (desc->n_alternatives && !desc->alternatives)
@@ -9711,8 +9729,9 @@ void memo_session_destroy(memo_session* s) {
     }
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
-    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    if (s->device_memory && !s->desc.device_memory)
+        memo_device_free(s->device, s->device_memory, NULL);
+    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
@@ -10768,6 +10787,41 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
+/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
+ * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
+ * needs. */
+MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
+                                            int64_t host_bytes, memo_error* error) {
+    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
+    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int64_t rows_at = states_are_first ? states_bytes : 0;
+    memo_status status = MEMO_STATUS_OK;
+    const char* field = NULL;
+
+    /* A plan for other budgets may need more. */
+    if (s->desc.device_memory && device_bytes > s->desc.device_bytes) field = "device";
+    if (s->desc.host_memory && both_bytes > s->desc.host_bytes) field = "host";
+    if (field)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "memo_session_desc.%s_memory: the plan takes %lld bytes, more than "
+                              "%s_bytes; plan with these budgets, or give more memory",
+                              field, (long long)(*field == 'd' ? device_bytes : both_bytes), field);
+
+    s->device_memory = s->desc.device_memory;
+    if (!s->device_memory)
+        status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (s->desc.host_memory) {
+        char* base = (char*)s->desc.host_memory;
+        s->host_memory = base + rows_at;
+        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
+        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
+    } else if (!status && host_bytes) {
+        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+    }
+    return status;
+}
+
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
@@ -10784,10 +10838,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
-    if (!status && host_bytes)
-        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
-
+    status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_turn(s, k);
@@ -10995,15 +11046,19 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
                                                memo_error* error) {
     const memo_session_desc* desc = &s->desc;
-    const int has_room = desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT; /* to time the file */
-    int64_t n_bytes = (int64_t)32 << 20;
+    const int has_file = /* and room to time it */
+        desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
+    int64_t n_bytes = (int64_t)32 << 20, needed_bytes;
     memo_status status;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    status = memoi_profile_measure(s->device, n_bytes, has_room ? desc->spill_directory : NULL,
-                                   desc->spill_bytes_per_s, profile, error);
+    needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
+    status = memoi_profile_measure(
+        s->device, n_bytes, has_file ? desc->spill_directory : NULL, desc->spill_bytes_per_s,
+        needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
+        needed_bytes <= desc->host_bytes ? desc->host_memory : NULL, profile, error);
     return memoi_session_verdict(desc, status, error);
 }
 
@@ -11025,13 +11080,16 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memoi_beside* b = &s->beside;
     memob_engine* e = &b->engine;
     double steps_bytes[2], n_bytes = 16 << 20, host_bytes = 64 << 20;
+    int64_t device_end = 0, host_end = 0; /* of the session's memory */
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
-        if (s->desc.device_bytes)
-            n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - plan->device_bytes));
-        if (s->desc.host_bytes)
-            host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
+        device_end = memob_max(device_end, plan->device_bytes);
+        host_end = memob_max(host_end, plan->host_bytes);
     }
+    device_end = memob_align_up(device_end, MEMOB_DEVICE_ALIGNMENT);
+    host_end = memob_align_up(host_end, MEMOB_DEVICE_ALIGNMENT);
+    if (s->desc.device_bytes) n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - device_end));
+    if (s->desc.host_bytes) host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - host_end));
     n_bytes = fmin(n_bytes, host_bytes) / 2; /* each direction has its own, as they run at once */
 
     for (int32_t pass = 0; pass < 2; pass++) {
@@ -11049,6 +11107,8 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
     e->events = &b->begun;
     e->n_events = 1;
+    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
+    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
     if (memob_engine_acquire(e, "", 2 * b->size_bytes, 2 * b->n_places * b->size_bytes, NULL, 2,
                              NULL))
         b->size_bytes = 0;
@@ -11639,6 +11699,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
 
     for (int32_t k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
+        own.device_memory = own.host_memory = NULL; /* two sessions are open, with more memory */
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
         own.is_checked |= k == CHECKED;
         found.status = MEMO_STATUS_OK;

@@ -27,6 +27,7 @@ typedef struct model {
     int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
     int64_t n_setups, n_dry, n_calls;
     int64_t n_seen; /* tokens of a generation */
+    int32_t gives;  /* bit 0: device memory, bit 1: host memory; the whole budget */
 } model;
 
 /* --- the computation of a layer --- */
@@ -180,17 +181,24 @@ static int64_t kept_bytes(model* m) {
     return info.plan->device_bytes;
 }
 
-/* A device that has just the budget. */
+/* A device that has just the budget.  If the model gives memory, nothing is left of it. */
 static void open_device(model* m, int64_t device_bytes, int64_t host_bytes) {
     m->host = new_device((memo_host_device_desc){.device_memory_bytes = device_bytes,
                                                  .host_memory_bytes = host_bytes});
     CHECK_OK(memo_stream_create(m->host, "compute", 0, &m->compute, &error));
     m->desc.device = m->host;
     m->desc.compute_stream = m->desc.computes_on_host ? NULL : m->compute;
+    if (m->gives & 1 && device_bytes % 512 == 0)
+        CHECK_OK(memo_device_alloc(m->host, device_bytes, &m->desc.device_memory, &error));
+    if (m->gives & 2 && host_bytes)
+        CHECK_OK(memo_host_alloc(m->host, host_bytes, &m->desc.host_memory, &error));
 }
 
 static void close_device(model* m) {
     CHECK_OK(memo_stream_synchronize(m->host, m->compute, &error));
+    if (m->desc.device_memory) CHECK_OK(memo_device_free(m->host, m->desc.device_memory, &error));
+    if (m->desc.host_memory) CHECK_OK(memo_host_free(m->host, m->desc.host_memory, &error));
+    m->desc.device_memory = m->desc.host_memory = NULL;
     drop_device(&m->host);
 }
 #define own_model OWNED(close_device) model
@@ -233,7 +241,7 @@ static void expect_refused(const memo_session_desc* desc, const char* text) {
 TEST(any_budget_is_met_or_refused) {
     const int n_rounds = memo_test_all() ? 110 : 20;
     int n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
-    int n_device_refusals = 0, n_host_refusals = 0;
+    int n_device_refusals = 0, n_host_refusals = 0, n_given = 0;
     for (int round = 0; round < n_rounds; round++) {
         memo_session* s = NULL;
         const memo_step_plan* plan;
@@ -255,6 +263,7 @@ TEST(any_budget_is_met_or_refused) {
             m.desc.device_bytes = most / memo_test_int(2, 3);
             m.desc.device_bytes += 8192;
         }
+        m.gives = round % 4;
         open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
         memset(&error, 0, sizeof error);
         memo_status status = memo_session_create(&m.desc, &s, &error);
@@ -292,6 +301,7 @@ TEST(any_budget_is_met_or_refused) {
         n_created++;
         n_moved += info.plan->sizes.swapped_bytes > 0;
         n_spilled += info.plan->sizes.n_spilled_layers > 0;
+        n_given += m.desc.device_memory && m.desc.host_memory && info.plan->sizes.host_bytes > 0;
         n_recomputed += info.plan->times && info.plan->times->recompute_s > 0;
         for (plan = info.plan, i = 0; plan; plan = plan->next, i++) {
             CHECK_IS(plan->device_bytes, <=, m.desc.device_bytes);
@@ -309,10 +319,12 @@ TEST(any_budget_is_met_or_refused) {
         }
         finish(&m, s);
     }
-    CHECK_CASE(n_created > n_rounds / 4 && n_least > 4 && n_moved > 2 && n_recomputed > 2 &&
-                   n_spilled && n_device_refusals > 2 && (n_host_refusals || !memo_test_all()),
-               "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused", n_created,
-               n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals);
+    CHECK_CASE(
+        n_created > n_rounds / 4 && n_least > 4 && n_moved > 2 && n_recomputed > 2 && n_spilled &&
+            n_device_refusals > 2 && ((n_host_refusals && n_given) || !memo_test_all()),
+        "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d in given "
+        "memory",
+        n_created, n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals, n_given);
 }
 
 /* A model whose session must swap and recompute. */
@@ -335,6 +347,72 @@ static void tight_model(model* m) {
 }
 
 /* The session calls these instead of a step. */
+/* Two sessions in one block of the caller, by turns: the device has nothing else.  Measuring, too,
+ * stays within the block. */
+TEST(two_sessions_take_turns_in_the_caller_s_memory) {
+    model m[2];
+    memo_session* s[2] = {NULL, NULL};
+    int64_t device_bytes = 0, host_bytes = 0;
+    void *device_memory = NULL, *host_memory = NULL;
+    memo_host_device_stats stats;
+    for (int i = 0; i < 2; i++) {
+        tight_model(&m[i]);
+        m[i].desc.n_rows -= 16 * i;
+        m[i].setup_bytes = m[i].scratch_bytes =
+            1; /* bytes of setup must stay: this model has none */
+        m[i].desc.setup = NULL;
+        m[i].desc.device_bytes += 512 * i;
+        m[i].desc.host_bytes = 512 << 10;
+        device_bytes = m[i].desc.device_bytes;
+        host_bytes = m[i].desc.host_bytes;
+    }
+    own_device* host = new_device((memo_host_device_desc){.device_memory_bytes = device_bytes,
+                                                          .host_memory_bytes = host_bytes});
+    CHECK_OK(memo_device_alloc(host, device_bytes, &device_memory, &error));
+    CHECK_OK(memo_host_alloc(host, host_bytes, &host_memory, &error));
+    for (int i = 0; i < 2; i++) {
+        memo_session_info info;
+        m[i].host = host;
+        m[i].desc.device = host;
+        m[i].desc.computes_on_host = 1;
+        m[i].desc.device_memory = device_memory;
+        m[i].desc.host_memory = host_memory;
+        CHECK_OK(memo_session_create(&m[i].desc, &s[i], &error));
+        memo_session_get_info(s[i], &info);
+        CHECK(info.plan->times && info.plan->sizes.swapped_bytes > 0);
+        for (int32_t l = 0; l < m[i].desc.n_layers; l++) {
+            const char* at = (const char*)memo_session_get_address(s[i], l, 0);
+            CHECK(at >= (char*)device_memory && at < (char*)device_memory + device_bytes);
+        }
+    }
+    for (int64_t k = 0; k < 8; k++) {
+        const int i = (int)memo_test_int(0, 1);
+        m[i].micro_batch = k;
+        CHECK_OK(memo_session_run(s[i], NULL, &error));
+        CHECK_IS(m[i].n_wrong, ==, 0);
+    }
+    memo_host_device_get_stats(host, &stats);
+    CHECK_IS(stats.device_peak_bytes, ==, device_bytes);
+    CHECK_IS(stats.host_peak_bytes, ==, host_bytes);
+    for (int i = 0; i < 2; i++) memo_session_destroy(s[i]);
+    memo_host_device_get_stats(host, &stats);
+    CHECK(stats.device_bytes == device_bytes && stats.host_bytes == host_bytes);
+
+    /* A plan of another budget. */
+    own_step_plan* large = step_plan_of(&m[1].desc, NULL);
+    m[0].desc.device_bytes = 4096;
+    CHECK_ERROR(memo_session_open(&m[0].desc, large, &s[0], &error), INVALID_ARGUMENT, "rows");
+    m[1].desc.device_bytes = 4096;
+    CHECK_ERROR(memo_session_open(&m[1].desc, large, &s[1], &error), INFEASIBLE,
+                "memo_session_desc.device_memory: the plan takes ");
+    m[1].desc.device_bytes = device_bytes;
+    m[1].desc.host_bytes = 512;
+    CHECK_ERROR(memo_session_open(&m[1].desc, large, &s[1], &error), INFEASIBLE,
+                "memo_session_desc.host_memory: the plan takes ");
+    CHECK_OK(memo_device_free(host, device_memory, &error));
+    CHECK_OK(memo_host_free(host, host_memory, &error));
+}
+
 static void by_layers(model* m, void (*forward_of)(void*, memo_session*, int32_t),
                       void (*backward_of)(void*, memo_session*, int32_t)) {
     m->desc.step = NULL;
@@ -487,6 +565,18 @@ TEST(bad_descs_are_refused) {
     CHECK_TEXT(error.message, "the smallest plan of shape 1 needs ");
     CHECK_TEXT(error.message, "of activations");
     WITH(m.desc.device_bytes, -1, expect_refused(&m.desc, "device_bytes: out of range (-1)"));
+    m.desc.device_bytes = 0;
+    WITH(m.desc.device_memory, (void*)512,
+         expect_refused(&m.desc, "device_memory: set, but device_bytes is 0; device_bytes must"));
+    m.desc.device_bytes = 3000;
+    WITH(m.desc.host_memory, (void*)4096,
+         expect_refused(&m.desc, "host_memory: set, but host_bytes is 0; host_bytes must be"));
+    WITH(m.desc.device_memory, (void*)256,
+         expect_refused(&m.desc, "device_memory: not a multiple of 512 bytes"));
+    m.desc.host_bytes = 4096;
+    WITH(m.desc.host_memory, (void*)256,
+         expect_refused(&m.desc, "host_memory: not a multiple of 512 bytes"));
+    m.desc.host_bytes = 0;
     WITH(m.desc.step, NULL, expect_refused(&m.desc, "forward: NULL; set it, or `step`"));
     WITH(m.desc.recompute, NULL, expect_refused(&m.desc, "recompute"));
     WITH(m.tensors[1].name, "with blanks", expect_refused(&m.desc, "name"));

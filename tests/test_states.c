@@ -166,10 +166,10 @@ static void train(trainer* t, const memo_step_plan* plan, const memo_device* dev
 /* With the least device memory or more, in which the session's bytes are all that there is; on the
  * calling thread, or on a stream that is late or whose operations are recorded. */
 TEST(streamed_states_have_the_bits_of_plain_arrays) {
-    int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0;
+    int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0, n_given = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 120); i++) {
         trainer t;
-        int64_t largest;
+        int64_t largest, given_bytes = 0;
         memo_host_device_desc capacity = {0};
         random_trainer(&t);
         t.desc.policy =
@@ -209,7 +209,12 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
                          p->transient_bytes);
             if (p->device_bytes > capacity.device_memory_bytes)
                 capacity.device_memory_bytes = p->device_bytes;
+            if (p->host_bytes > given_bytes) given_bytes = p->host_bytes;
         }
+        if (i % 3)
+            given_bytes = 0; /* or in memory of the caller, which then is all that there is */
+        given_bytes = (given_bytes + 511) / 512 * 512;
+        capacity.host_memory_bytes = given_bytes;
 
         if (i % 5 == 0) capacity.to_host_bytes_per_s = capacity.to_device_bytes_per_s = 1e8;
         own_device* host = new_device(capacity);
@@ -225,15 +230,27 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
             t.desc.computes_on_host = 0;
             t.desc.compute_stream = new_stream(device, "compute");
         }
+        if (given_bytes) {
+            t.desc.device_bytes = (capacity.device_memory_bytes + 511) / 512 * 512;
+            t.desc.host_bytes = given_bytes;
+            CHECK_OK(memo_device_alloc(device, t.desc.device_bytes, &t.desc.device_memory, &error));
+            CHECK_OK(memo_host_alloc(device, given_bytes, &t.desc.host_memory, &error));
+        }
         train(&t, plan, device);
+        if (given_bytes) {
+            CHECK_OK(memo_device_free(device, t.desc.device_memory, &error));
+            CHECK_OK(memo_host_free(device, t.desc.host_memory, &error));
+        }
         if (i % 4) memo_stream_destroy(device, t.desc.compute_stream, NULL);
+        n_given += given_bytes > 0 && plan->n_spilled > 0;
         if (!recorder) continue;
         own_check* check = check_of(recorded(recorder));
         CHECK_CASE(check->n_races == 0, "case %lld", (long long)i);
     }
-    CHECK_CASE(n_streamed > 50 && n_spilled > 10 && n_on_host > 10 && n_deferred > 10,
-               "%lld, %lld, %lld, %lld", (long long)n_streamed, (long long)n_spilled,
-               (long long)n_on_host, (long long)n_deferred);
+    CHECK_CASE(n_streamed > 50 && n_spilled > 10 && n_on_host > 10 && n_deferred > 10 &&
+                   n_given > 3,
+               "%lld, %lld, %lld, %lld, %lld", (long long)n_streamed, (long long)n_spilled,
+               (long long)n_on_host, (long long)n_deferred, (long long)n_given);
 }
 
 /* --- predicted times --- */

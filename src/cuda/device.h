@@ -163,6 +163,19 @@ MEMOI memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes, int
 
 /* --- streams --- */
 
+/* A stream that waits for the worker stops the streams that share its hardware queue. */
+MEMOI void memoi_cuda_log_crowd(memoi_cuda* cuda) {
+    char message[300];
+    if (cuda->n_streams <= cuda->n_queues || cuda->is_crowd_logged) return;
+    cuda->is_crowd_logged = 1;
+    snprintf(message, sizeof message,
+             "%d streams share %d hardware queues, so a wait for a host function (a file, an "
+             "update on the host) may stop computation; set CUDA_DEVICE_MAX_CONNECTIONS to 32 "
+             "before the process first uses CUDA",
+             (int)cuda->n_streams, (int)cuda->n_queues);
+    memoi_cuda_log(&cuda->desc.log, message);
+}
+
 MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
                                            memo_stream* stream, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
@@ -178,13 +191,17 @@ MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int3
     wanted = priority > least - greatest ? greatest : priority > 0 ? least - (int)priority : least;
     status = MEMOI_CUDA_CALL(cudaStreamCreateWithPriority,
                              (&created, cudaStreamNonBlocking, wanted), error);
-    if (!status) *stream = (memo_stream)created;
+    if (status) return status;
+    *stream = (memo_stream)created;
+    cuda->n_streams++;
+    if (cuda->is_worker_started) memoi_cuda_log_crowd(cuda);
     return status;
 }
 
 MEMOI memo_status memoi_cuda_stream_destroy(void* context, memo_stream stream, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     if (!stream || on.status) return on.status;
+    ((memoi_cuda*)context)->n_streams--;
     return MEMOI_CUDA_CALL(cudaStreamDestroy, (memo_cuda_stream(stream)), error);
 }
 

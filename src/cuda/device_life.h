@@ -47,7 +47,8 @@ MEMOI memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error
             cudaDeviceGetAttribute,
             (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->desc.ordinal),
             error);
-    if (connections && atoi(connections) == 1)
+    cuda->n_queues = connections && atoi(connections) > 0 ? atoi(connections) : 8;
+    if (cuda->n_queues == 1)
         memoi_cuda_log(&cuda->desc.log,
                        "CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one hardware queue, "
                        "and copies overlap less with computation; 8 or more is better");

@@ -109,6 +109,7 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
             return memo_error_set(error, MEMO_STATUS_DEVICE, "a thread for host functions: %s",
                                   strerror(code));
         cuda->is_worker_started = 1;
+        memoi_cuda_log_crowd(cuda);
     }
     if (cuda->has_worker && !cuda->n_words) status = memoi_cuda_more_words(cuda, error);
     if (status) return status;

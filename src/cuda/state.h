@@ -51,6 +51,8 @@ typedef struct memoi_cuda {
     /* Host functions: lanes that wait for the worker. */
     int32_t has_worker; /* 0: they run on CUDA's thread */
     int32_t is_worker_started, is_worker_ending;
+    int32_t n_streams, n_queues; /* the caller's streams; hardware queues that all streams share */
+    int32_t is_crowd_logged;
     pthread_t worker;
     pthread_mutex_t mutex;
     pthread_cond_t has_work;

@@ -111,10 +111,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
- * directory; NULL: none.  Each time is the median of five after one warm-up.  profile is zero. */
+ * directory; NULL: none.  on_device, on_host: memory for two copies; NULL: the device's.  Each time
+ * is the median of five after one warm-up.  profile is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
-                                        const char* directory, double bytes_per_s,
-                                        memo_profile* profile, memo_error* error) {
+                                        const char* directory, double bytes_per_s, void* on_device,
+                                        void* on_host, memo_profile* profile, memo_error* error) {
     memoi_profiler p;
     memob_engine* e = &p.engine;
     memo_status status;
@@ -130,6 +131,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0);
+        e->device_memory = (char*)on_device;
+        e->host_memory = (char*)on_host;
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&

@@ -315,6 +315,11 @@ struct fake_graph {
 };
 
 static fake_stream* streams[MOST_STREAMS];
+static std::vector<std::shared_ptr<queue>> hardware;
+void fake_set_hardware_queues(int n) {
+    hardware.clear();
+    for (int k = 0; k < n; k++) hardware.push_back(std::make_shared<queue>());
+}
 static const std::shared_ptr<queue> default_work = std::make_shared<queue>();
 static std::set<fake_event*> events;
 static fake_graph capture;
@@ -701,7 +706,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     streams[number]->number = number;
     streams[number]->device = current_device();
     streams[number]->before.assign(MOST_STREAMS, 0);
-    streams[number]->work = std::make_shared<queue>();
+    streams[number]->work =
+        hardware.empty() ? std::make_shared<queue>() : hardware[(size_t)number % hardware.size()];
     n_objects++;
     *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
@@ -1087,8 +1093,13 @@ static CUresult fake_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t
     if (!has_wait_value) return CUDA_ERROR_NOT_SUPPORTED;
     if (flags != CU_STREAM_WAIT_VALUE_EQ || !is_pinned((char*)word, sizeof *word))
         return CUDA_ERROR_INVALID_VALUE;
+    const auto is_there = [=] { return __atomic_load_n(word, __ATOMIC_SEQ_CST) == value; };
+    if (!hardware.empty()) { /* the thread goes on, and the streams of this queue do not */
+        fake_enqueue_until((cudaStream_t)stream, is_there);
+        return CUDA_SUCCESS;
+    }
     cudaError_t code = enqueue(stream, [=] {
-        while (__atomic_load_n(word, __ATOMIC_SEQ_CST) != value) usleep(50);
+        while (!is_there()) usleep(50);
     });
     return code ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -25,6 +25,9 @@ void fake_set_max_pitch(int n_bytes);
 /* Registrations of so many bytes and more are refused; 2^39 until then, as drivers 580 do. */
 void fake_set_register_limit(size_t n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
+/* Streams that are created from now on share n hardware queues in turn: an operation waits for all
+ * earlier ones of its queue.  0: each stream has its own, as at first. */
+void fake_set_hardware_queues(int n);
 void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
 int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */

@@ -659,6 +659,80 @@ TEST(phantom_records_what_a_real_run_records) {
 }
 
 /* --- tests that need a runtime that fails on demand --- */
+/* A host function that ends when it is told to. */
+static memo_status wait_for_flag(void* argument, memo_error*) {
+    while (!__atomic_load_n((int*)argument, __ATOMIC_SEQ_CST)) usleep(100);
+    return MEMO_STATUS_OK;
+}
+/* Streams whose events have not come after so many tries. */
+static int n_stopped_streams(const memo_device* device, const memo_event* events, int n) {
+    int32_t is_done;
+    int n_stopped = n;
+    for (int k = 0; k < 100 && n_stopped; k++, usleep(1000)) {
+        n_stopped = 0;
+        for (int i = 0; i < n; i++) {
+            CHECK_OK(memo_event_query(device, events[i], &is_done, &error));
+            n_stopped += !is_done;
+        }
+    }
+    return n_stopped;
+}
+
+/* A wait for a file stops streams only after a line in the log says that it may. */
+TEST(twelve_busy_streams_and_a_wait_for_a_file) {
+    enum { N = 12 };
+    for (int n_queues = 8; n_queues <= 32; n_queues += 24) {
+        memo_cuda_device_desc desc = {};
+        memo_device* device = NULL;
+        memo_stream streams[N];
+        memo_event events[N];
+        void* memory;
+        int flag = 0, n_stopped;
+        memo_host_call call = {wait_for_flag, &flag, NULL};
+#ifdef FAKE_CUDA
+        fake_set_hardware_queues(n_queues);
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", n_queues == 8 ? "8" : "32", 1);
+#else
+        if (n_queues > 8) break; /* CUDA reads the variable once */
+#endif
+        desc.log.write = count_log;
+        n_logged = 0;
+        if (memo_cuda_device_create(&desc, &device, &error)) SKIP(NO_GPU);
+        CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+        for (int i = 0; i < N; i++) {
+            CHECK_OK(memo_stream_create(device, "busy", 0, &streams[i], &error));
+            CHECK_OK(memo_event_create(device, &events[i], &error));
+        }
+        CHECK(n_logged == 0); /* nothing waits yet */
+
+        /* The last stream waits; all others have work behind that. */
+        CHECK_OK(memo_launch_host(device, streams[N - 1], &call, &error));
+        for (int i = 0; i < N - 1; i++) {
+            CHECK_OK(memo_fill(device, streams[i], memory, 0, 64, &error));
+            CHECK_OK(memo_event_record(device, events[i], streams[i], &error));
+        }
+        n_stopped = n_stopped_streams(device, events, N - 1);
+        printf("# of %d streams beside the one that waits, %d are stopped\n", N - 1, n_stopped);
+#ifdef FAKE_CUDA
+        CHECK((n_stopped > 0) == (n_queues == 8));
+#endif
+        CHECK(n_stopped == 0 || n_logged == 1);
+        CHECK(n_logged == (n_queues == 8));
+        __atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < N; i++) {
+            CHECK_OK(memo_stream_synchronize(device, streams[i], &error));
+            CHECK_OK(memo_event_destroy(device, events[i], &error));
+            CHECK_OK(memo_stream_destroy(device, streams[i], &error));
+        }
+        CHECK_OK(memo_device_free(device, memory, &error));
+        memo_cuda_device_destroy(device);
+#ifdef FAKE_CUDA
+        unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        fake_set_hardware_queues(0);
+#endif
+    }
+}
+
 #ifdef FAKE_CUDA
 
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */

@@ -18,8 +18,13 @@
  *
  * A device serves a single thread at a time; several devices may serve several threads.
  *
- * With CUDA_DEVICE_MAX_CONNECTIONS=1, which some trainers set, all streams share a hardware queue
- * and copies overlap less.  Creation logs this.  8, CUDA's default, or more is better here.
+ * Hardware queues: a stream that waits stops the streams that share its queue.  CUDA has as many
+ * queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8 by default and at most 32, and reads the variable
+ * once, when the process first uses CUDA.  1, which some trainers set, makes copies overlap less;
+ * creation logs this.  A stream that waits for launch_host, for a file or for an update on the
+ * host, waits longest.  If the caller's streams of this device are more than the queues, the device
+ * logs this at the first launch_host.  It cannot see streams of others, such as a framework: set 32
+ * in a process that has more than 8 streams in all.
  *
  * After fork, the child must not use CUDA.  Registered memory is not copied to the child
  * (MADV_DONTFORK).

@@ -314,6 +314,14 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
         field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
+    if (desc->device_memory && !desc->device_bytes)
+        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
+    if (desc->host_memory && !desc->host_bytes)
+        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
+    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "device_memory: not a multiple of 512 bytes";
+    if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "host_memory: not a multiple of 512 bytes";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (desc->n_alternatives && !desc->alternatives)

@@ -93,15 +93,19 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
                                                memo_error* error) {
     const memo_session_desc* desc = &s->desc;
-    const int has_room = desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT; /* to time the file */
-    int64_t n_bytes = (int64_t)32 << 20;
+    const int has_file = /* and room to time it */
+        desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
+    int64_t n_bytes = (int64_t)32 << 20, needed_bytes;
     memo_status status;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    status = memoi_profile_measure(s->device, n_bytes, has_room ? desc->spill_directory : NULL,
-                                   desc->spill_bytes_per_s, profile, error);
+    needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
+    status = memoi_profile_measure(
+        s->device, n_bytes, has_file ? desc->spill_directory : NULL, desc->spill_bytes_per_s,
+        needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
+        needed_bytes <= desc->host_bytes ? desc->host_memory : NULL, profile, error);
     return memoi_session_verdict(desc, status, error);
 }
 
@@ -123,13 +127,16 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memoi_beside* b = &s->beside;
     memob_engine* e = &b->engine;
     double steps_bytes[2], n_bytes = 16 << 20, host_bytes = 64 << 20;
+    int64_t device_end = 0, host_end = 0; /* of the session's memory */
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
-        if (s->desc.device_bytes)
-            n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - plan->device_bytes));
-        if (s->desc.host_bytes)
-            host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
+        device_end = memob_max(device_end, plan->device_bytes);
+        host_end = memob_max(host_end, plan->host_bytes);
     }
+    device_end = memob_align_up(device_end, MEMOB_DEVICE_ALIGNMENT);
+    host_end = memob_align_up(host_end, MEMOB_DEVICE_ALIGNMENT);
+    if (s->desc.device_bytes) n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - device_end));
+    if (s->desc.host_bytes) host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - host_end));
     n_bytes = fmin(n_bytes, host_bytes) / 2; /* each direction has its own, as they run at once */
 
     for (int32_t pass = 0; pass < 2; pass++) {
@@ -147,6 +154,8 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
     e->events = &b->begun;
     e->n_events = 1;
+    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
+    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
     if (memob_engine_acquire(e, "", 2 * b->size_bytes, 2 * b->n_places * b->size_bytes, NULL, 2,
                              NULL))
         b->size_bytes = 0;

@@ -3,6 +3,41 @@
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
+/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
+ * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
+ * needs. */
+MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
+                                            int64_t host_bytes, memo_error* error) {
+    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
+    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int64_t rows_at = states_are_first ? states_bytes : 0;
+    memo_status status = MEMO_STATUS_OK;
+    const char* field = NULL;
+
+    /* A plan for other budgets may need more. */
+    if (s->desc.device_memory && device_bytes > s->desc.device_bytes) field = "device";
+    if (s->desc.host_memory && both_bytes > s->desc.host_bytes) field = "host";
+    if (field)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "memo_session_desc.%s_memory: the plan takes %lld bytes, more than "
+                              "%s_bytes; plan with these budgets, or give more memory",
+                              field, (long long)(*field == 'd' ? device_bytes : both_bytes), field);
+
+    s->device_memory = s->desc.device_memory;
+    if (!s->device_memory)
+        status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (s->desc.host_memory) {
+        char* base = (char*)s->desc.host_memory;
+        s->host_memory = base + rows_at;
+        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
+        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
+    } else if (!status && host_bytes) {
+        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+    }
+    return status;
+}
+
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
@@ -19,10 +54,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
-    if (!status && host_bytes)
-        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
-
+    status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_turn(s, k);

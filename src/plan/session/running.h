@@ -815,8 +815,9 @@ void memo_session_destroy(memo_session* s) {
     }
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
-    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    if (s->device_memory && !s->desc.device_memory)
+        memo_device_free(s->device, s->device_memory, NULL);
+    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
