@@ -1,5 +1,6 @@
 #pragma once
 #include "cuda/pinned.h"
+#include "cuda/device.h"
 /* ---- >>host functions ---------------------------------------------------------------------------
  * Knows: a queue, a worker thread and words of pinned memory.  Knows nothing of what functions do.
  *
