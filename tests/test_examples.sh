@@ -66,6 +66,13 @@ example() { # FILE
     [ $? -eq 2 ] && grep -q usage "$place/log" && [ ! -e "$place/--help" ] || { echo "--help: no usage"; return 1; }
 }
 
+# examples/README.md has a line for each file, and no other.
+listed() {
+    sed -n 's/^| \[\([0-9][^]]*\)\].*/\1/p' examples/README.md >"$folder/listed"
+    (cd examples && ls [0-9]*) | diff - "$folder/listed"
+}
+test_is "examples/README.md lists all examples" listed
+
 for file in examples/[0-9]*.c; do
     test_is "$(basename "$file" .c)" example "$file"
 done

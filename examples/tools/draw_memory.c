@@ -5,8 +5,8 @@
  *
  * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places
  * it.  memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under
- * four budgets.  memory-length: planned device memory of a larger model over the length, at once
- * and in slices. */
+ * four budgets.  memory-length: planned device memory of a model of 8B parameters over the length,
+ * at once and in slices. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -272,6 +272,16 @@ static memo_status draw_length(const char* path, memo_error* error) {
         label(&svg, left + width * i / 4, top + height + 18, "middle", text);
     }
     label(&svg, left + width / 2, top + height + 38, "middle", "tokens of a sequence");
+    for (int i = 0; i < 3; i++) {
+        static const char* const names[] = {"RTX 4090: 24 GB", "H100: 80 GB", "H200: 141 GB"};
+        static const double most[] = {24564, 81559, 143771}; /* MiB, as nvidia-smi shows them */
+        const double y = top + height * (1 - most[i] / 1024 / most_gib);
+        memo_text_put(&svg,
+                      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
+                      "stroke=\"#606060\" stroke-dasharray=\"6 4\"/>\n",
+                      left, y, left + width, y);
+        label(&svg, left + width - 4, y - 4, "end", names[i]);
+    }
     memo_text_put(&svg,
                   "<text transform=\"translate(24 %.0f) rotate(-90)\" text-anchor=\"middle\">"
                   "device memory of activations and scratch, GiB</text>\n",

@@ -1,4 +1,4 @@
-/* 36_shared_prompts.c - three answers to each of two prompts, as in reinforcement learning: each
+/* 37_shared_prompts.c - three answers to each of two prompts, as in reinforcement learning: each
  * prompt is in the sequence once, over a ring of four ranks.
  *
  * An answer sees its prompt and, causally, itself.  It begins with a copy of the prompt's last
@@ -8,7 +8,7 @@
  * its own, up to it.
  *
  * Build:
- *     cc -std=c99 -O2 -I. examples/36_shared_prompts.c -o 36_shared_prompts -lpthread -lm
+ *     cc -std=c99 -O2 -I. examples/37_shared_prompts.c -o 37_shared_prompts -lpthread -lm
  * Expected output:
  *     743 tokens instead of 1579 with repeated prompts; the outputs of 743 tokens are right
  *     rank 0 computes 1.00 of the mean pairs, rank 1 1.01, rank 2 1.00, rank 3 0.99
@@ -70,7 +70,7 @@ int main(void) {
     int64_t n_repeated = 0;
     double mean = 0;
     if (thread_ranks_run(N_RANKS, attend, NULL, &error)) {
-        fprintf(stderr, "36_shared_prompts: %s\n", error.message);
+        fprintf(stderr, "37_shared_prompts: %s\n", error.message);
         return 1;
     }
     for (int i = 0; i < N_DOCUMENTS; i++) /* each answer with its prompt */
