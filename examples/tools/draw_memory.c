@@ -187,12 +187,14 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
     static const char* const colors[] = {"#4878a8", "#88b878", "#d8c858", "#c05040"};
     static const char* const names[] = {"activations on the device", "buffers of a micro-batch",
                                         "rows in host memory", "rows on disk"};
-    const double left = 190, width = 460, all_bytes = 56.0 * C * T * L + (24 << 20);
+    const double left = 190, width = 460;
+    double all_bytes = 0; /* under the first budget everything is kept */
     memo_text svg = {NULL, 0, 0, 0};
     begin(&svg, 760, 390, "What each tier holds");
     for (int i = 0; i < 4; i++) {
         memo_step_plan* plan = NULL;
-        const double y = 20 + 80.0 * i, scale = width / all_bytes;
+        const double y = 20 + 80.0 * i;
+        double bytes, scale;
         memo_status status =
             make_plan(shares[i], host_shares[i], i == 3 ? "." : NULL, &plan, error);
         char text[64];
@@ -201,6 +203,9 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
             return status;
         }
 
+        bytes = (double)(plan->activation_bytes + plan->transient_bytes + plan->persistent_bytes);
+        if (i == 0) all_bytes = bytes;
+        scale = width / all_bytes;
         snprintf(text, sizeof text, "budget %.0f MiB",
                  (double)plan->device_budget_bytes / (1 << 20));
         label(&svg, 10, y + 11, "start", text);
