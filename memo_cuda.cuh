@@ -510,6 +510,19 @@ MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_by
     if (*bytes > *peak_bytes) *peak_bytes = *bytes;
 }
 
+/* A stream that waits for the worker stops the streams that share its hardware queue. */
+MEMOI void memoi_cuda_log_crowd(memoi_cuda* cuda) {
+    char message[300];
+    if (cuda->n_streams <= cuda->n_queues || cuda->is_crowd_logged) return;
+    cuda->is_crowd_logged = 1;
+    snprintf(message, sizeof message,
+             "%d streams share %d hardware queues, so a wait for a host function (a file, an "
+             "update on the host) may stop computation; set CUDA_DEVICE_MAX_CONNECTIONS to 32 "
+             "before the process first uses CUDA",
+             (int)cuda->n_streams, (int)cuda->n_queues);
+    memoi_cuda_log(&cuda->desc.log, message);
+}
+
 /* ---- >>pinned memory ----------------------------------------------------------------------------
  * Knows: pages, processors, control groups, registration.  Knows nothing of copies, but that freed
  * memory must not be under way.
@@ -1296,19 +1309,6 @@ MEMOI memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes, int
 }
 
 /* --- streams --- */
-
-/* A stream that waits for the worker stops the streams that share its hardware queue. */
-MEMOI void memoi_cuda_log_crowd(memoi_cuda* cuda) {
-    char message[300];
-    if (cuda->n_streams <= cuda->n_queues || cuda->is_crowd_logged) return;
-    cuda->is_crowd_logged = 1;
-    snprintf(message, sizeof message,
-             "%d streams share %d hardware queues, so a wait for a host function (a file, an "
-             "update on the host) may stop computation; set CUDA_DEVICE_MAX_CONNECTIONS to 32 "
-             "before the process first uses CUDA",
-             (int)cuda->n_streams, (int)cuda->n_queues);
-    memoi_cuda_log(&cuda->desc.log, message);
-}
 
 MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
                                            memo_stream* stream, memo_error* error) {

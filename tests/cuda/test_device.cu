@@ -678,6 +678,11 @@ static int n_stopped_streams(const memo_device* device, const memo_event* events
     return n_stopped;
 }
 
+static int n_crowds;
+static void count_crowds(void*, const char* message) {
+    n_crowds += strstr(message, " hardware queues, so a wait") != NULL;
+}
+
 /* A wait for a file stops streams only after a line in the log says that it may. */
 TEST(twelve_busy_streams_and_a_wait_for_a_file) {
     enum { N = 12 };
@@ -693,17 +698,19 @@ TEST(twelve_busy_streams_and_a_wait_for_a_file) {
         fake_set_hardware_queues(n_queues);
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", n_queues == 8 ? "8" : "32", 1);
 #else
-        if (n_queues > 8) break; /* CUDA reads the variable once */
+        const char* given = getenv("CUDA_DEVICE_MAX_CONNECTIONS"); /* which CUDA reads once */
+        if (n_queues > 8) break;
+        if (given) n_queues = atoi(given);
 #endif
-        desc.log.write = count_log;
-        n_logged = 0;
+        desc.log.write = count_crowds;
+        n_crowds = 0;
         if (memo_cuda_device_create(&desc, &device, &error)) SKIP(NO_GPU);
         CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
         for (int i = 0; i < N; i++) {
             CHECK_OK(memo_stream_create(device, "busy", 0, &streams[i], &error));
             CHECK_OK(memo_event_create(device, &events[i], &error));
         }
-        CHECK(n_logged == 0); /* nothing waits yet */
+        CHECK(n_crowds == 0); /* nothing waits yet */
 
         /* The last stream waits; all others have work behind that. */
         CHECK_OK(memo_launch_host(device, streams[N - 1], &call, &error));
@@ -716,8 +723,8 @@ TEST(twelve_busy_streams_and_a_wait_for_a_file) {
 #ifdef FAKE_CUDA
         CHECK((n_stopped > 0) == (n_queues == 8));
 #endif
-        CHECK(n_stopped == 0 || n_logged == 1);
-        CHECK(n_logged == (n_queues == 8));
+        CHECK(n_crowds == (N > n_queues));
+        CHECK(n_stopped == 0 || n_crowds);
         __atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
         for (int i = 0; i < N; i++) {
             CHECK_OK(memo_stream_synchronize(device, streams[i], &error));
