@@ -280,6 +280,12 @@ MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
  * memo_all_reduce promises.  to may be the same elements of an array of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
+/* Writes the name of a rank in errors, "1 (world rank 5 on node7)", and returns text.  The number of
+ * a part names no process, so that of the world is beside it; -1: rank is of the world.  host, of
+ * the process: optional.  For back ends. */
+#define MEMO_RANK_TEXT 160
+MEMO_API const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank,
+                                         int32_t world_rank, const char* host);
 
 /* --- ranks as threads ---
  *
@@ -389,6 +395,7 @@ typedef struct memo_comm_nccl_desc {
      * of that address. */
     const void* unique_id;
     const char* name;      /* copied; NULL: "nccl world" */
+    const char* host;      /* of this process, for its errors; copied; NULL: none */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
     double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
     /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
@@ -2904,6 +2911,18 @@ MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* 
     return NULL;
 }
 
+const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t world_rank,
+                                const char* host) {
+    const int has_host = host && host[0];
+    const int n = snprintf(text, MEMO_RANK_TEXT, "%d", (int)rank);
+    if (world_rank >= 0)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (world rank %d%s%.100s)",
+                 (int)world_rank, has_host ? " on " : "", has_host ? host : "");
+    else if (has_host)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (on %.100s)", host);
+    return text;
+}
+
 /* Writes " for ring backward 3", or nothing, and returns text. */
 MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) {
     text[0] = 0;
@@ -3410,23 +3429,17 @@ MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
-/* The number of a rank in errors.  That of a part is no process, so the world's is beside it. */
-typedef struct memoi_threads_number {
-    char text[48];
-} memoi_threads_number;
-MEMOI const char* memoi_threads_rank_text(memoi_threads_number* number,
-                                          const memoi_threads_rank* me, int32_t rank) {
+MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,
+                                          int32_t rank) {
     const int32_t* world_ranks = me->group->world_ranks;
-    snprintf(number->text, sizeof number->text, world_ranks ? "%d (world rank %d)" : "%d",
-             (int)rank, world_ranks ? (int)world_ranks[rank] : 0);
-    return number->text;
+    return memo_comm_rank_text(text, rank, world_ranks ? world_ranks[rank] : -1, NULL);
 }
 
 MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_number number;
+    char text[MEMO_RANK_TEXT];
     MEMOI_THREADS_FAIL(me, "rank %s of '%s' aborted it",
-                       memoi_threads_rank_text(&number, me, comm->rank), comm->name);
+                       memoi_threads_rank_text(text, me, comm->rank), comm->name);
 }
 
 MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
@@ -3552,9 +3565,9 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
     const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[112], what[128], started[112] = "";
-    memoi_threads_number own, other;
-    const char* rank = memoi_threads_rank_text(&own, me, me->table.rank);
+    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
+    const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
@@ -3577,11 +3590,10 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
     }
     if (is_lost)
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, where,
-                           reason);
+                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
     else
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, what,
+                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
                            me->group->world->desc.timeout_s, started);
 }
 
@@ -3642,11 +3654,11 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
                                  const memo_label* b, int32_t b_rank) {
     const char* field = memoi_comm_label_field(a, b);
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (!field || a->number != b->number) return 0;
     MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
-                       field, memoi_threads_rank_text(&numbers[0], me, a_rank),
-                       memoi_threads_rank_text(&numbers[1], me, b_rank), me->table.name);
+                       field, memoi_threads_rank_text(texts[0], me, a_rank),
+                       memoi_threads_rank_text(texts[1], me, b_rank), me->table.name);
     return 1;
 }
 
@@ -3655,16 +3667,16 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
                                   const memoi_message* received, uint32_t number) {
     const memo_message_call *from = &sent->call, *to = &received->call;
     char sent_for[64], received_for[64];
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
     MEMOI_THREADS_FAIL(
         me,
         "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
         "'%s')",
-        memoi_threads_rank_text(&numbers[0], me, to->peer), (long long)from->count,
+        memoi_threads_rank_text(texts[0], me, to->peer), (long long)from->count,
         memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
-        memoi_threads_rank_text(&numbers[1], me, me->table.rank), (long long)to->count,
+        memoi_threads_rank_text(texts[1], me, me->table.rank), (long long)to->count,
         memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
         me->table.name);
 }
@@ -4275,7 +4287,8 @@ typedef struct memoi_nccl_world {
     int32_t is_ending;
     memoi_nccl* comms;        /* the world and its parts */
     memo_error failure;       /* status OK: none */
-    memo_comm_nccl_desc desc; /* with the default time-outs; no name or id */
+    memo_comm_nccl_desc desc; /* with the default time-outs; no name, host or id */
+    char host[101];           /* "": none */
     int gpu;
     int32_t orders_by_events; /* NCCL does not order communicators itself */
     memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
@@ -4370,10 +4383,11 @@ static const ncclDataType_t memoi_nccl_types[] = {
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
+    char rank[MEMO_RANK_TEXT];
     if (!world->failure.status) {
-        memo_error_set(&world->failure, MEMO_STATUS_COMM,
-                       "%s on '%s', rank %d (world rank %d): %.340s", what, me->name,
-                       (int)me->table.rank, (int)world->desc.rank, why);
+        memo_error_set(
+            &world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %s: %.340s", what, me->name,
+            memo_comm_rank_text(rank, me->table.rank, world->desc.rank, world->host), why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
@@ -4693,6 +4707,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     *result = NULL;
     if (!world) return memob_no_memory(error, "a world of communicators");
     world->desc = *desc;
+    snprintf(world->host, sizeof world->host, "%s", desc->host ? desc->host : "");
     if (!(desc->join_timeout_s > 0)) world->desc.join_timeout_s = 120;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 600;
     (void)cudaGetDevice(&world->gpu);
