@@ -2453,8 +2453,8 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     char* to =
         (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
-    if (lane == 0)
-        entropy->losses[row] = entropy->labels[row] < 0 ? 0.0f : has_label ? r.loss : NAN;
+    if (lane == 0) entropy->losses[row] = has_label ? r.loss : NAN;
+    if (lane == 0 && entropy->labels[row] < 0) entropy->losses[row] = 0;
     if (!entropy->d_logits) return;
 
     /* A row without a gradient is no plain one. */
@@ -5090,10 +5090,9 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
 /* A number that is equal for the ranks of a group, which differ only along its axes. */
 MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
     const int sequence = 1 << MEMOI_MESH_RING | 1 << MEMOI_MESH_ULYSSES;
-    const int axes = group == MEMOI_MESH_SEQUENCE   ? sequence
-                     : group == MEMOI_MESH_GRADIENT ? sequence | 1 << MEMOI_MESH_DATA
-                                                    : 1 << group;
+    int axes = group < MEMOI_MESH_AXES ? 1 << group : sequence;
     int32_t color = 0;
+    if (group == MEMOI_MESH_GRADIENT) axes |= 1 << MEMOI_MESH_DATA;
     for (int i = 0; i < MEMOI_MESH_AXES; i++)
         if (!(axes >> i & 1))
             color = color * *memoi_mesh_degree(&mesh->degrees, i) + *memoi_mesh_rank(mesh, i);
@@ -6367,7 +6366,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     heads.n_kv = (int32_t)(end - begin);
     heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
     heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
+    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
+    if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
     /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
@@ -6432,7 +6432,8 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
-    heads.n = !memoi_shape_moves(shape, is_kv, rank) ? 0 : is_kv ? both.n_kv : both.n_q;
+    heads.n = is_kv ? both.n_kv : both.n_q;
+    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
@@ -7425,11 +7426,16 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
     return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
+/* Rows of keys of step s. */
+MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    return s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+             : shape->n_batch * shape->key_sharding.ring_tokens;
+}
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n = s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                        : shape->n_batch * shape->key_sharding.ring_tokens;
+    const int64_t n = memoi_ring_key_rows(ring, s);
     d_kv[0] = ring->d_kv_final[0];
     d_kv[1] = ring->d_kv_final[1];
     if (!s && !memoi_ring_is_apart(ring)) return;
@@ -7847,10 +7853,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
     const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
-    const int64_t n_given = is_apart ? (s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                                          : shape->n_batch * shape->key_sharding.ring_tokens) *
-                                           memoi_ring_row(shape, MEMOI_RING_D_KV)
-                                     : 0;
+    const int64_t n_given =
+        is_apart * memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV);
+    const int32_t room_of = s ? s : ring->last_step + 1;
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
@@ -7861,8 +7866,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
             const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
-            const int32_t room =
-                is_apart && !rounds ? memoi_ring_room_turn(ring, s ? s : ring->last_step + 1) : -1;
+            const int32_t room = is_apart && !rounds ? memoi_ring_room_turn(ring, room_of) : -1;
             memoi_ring_await(ring, (int32_t)memob_max(keys, room));
             if (s) ring->latest_use = s;
         }
@@ -9756,9 +9760,9 @@ MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
-    const int32_t recomputed = desc->order == MEMO_BLOCKS_FINE    ? first
-                               : desc->order == MEMO_BLOCKS_CROSS ? end - 1
-                                                                  : end;
+    int32_t recomputed = end;
+    if (desc->order == MEMO_BLOCKS_FINE) recomputed = first;
+    if (desc->order == MEMO_BLOCKS_CROSS) recomputed = end - 1;
     for (int32_t i = first; i < recomputed; i++) memoi_blocks_recompute_all(b, i);
     if (recomputed == end) memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
     for (int32_t i = end - 1; i >= first; i--) {
@@ -9934,9 +9938,8 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
     row_bytes = memob_max(row_bytes, (int64_t)n_ranks * MEMO_LOSS_NUMBERS * 4);
-    sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
-                       : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
-                                                                : MEMOI_LOSS_TILE_BYTES / row_bytes;
+    sizes->tile_rows = desc->tile_rows;
+    if (!sizes->tile_rows) sizes->tile_rows = memob_max(MEMOI_LOSS_TILE_BYTES / row_bytes, 1);
     share = memo_share_of(desc->vocabulary, n_ranks, rank);
     sizes->first_column = share.begin;
     sizes->n_columns = share.count;
