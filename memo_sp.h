@@ -280,6 +280,12 @@ MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
  * memo_all_reduce promises.  to may be the same elements of an array of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
+/* Writes the name of a rank in errors, "1 (world rank 5 on node7)", and returns text.  The number
+ * of a part names no process, so that of the world is beside it; -1: rank is of the world.  host,
+ * of the process: optional.  For back ends. */
+#define MEMO_RANK_TEXT 160
+MEMO_API const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank,
+                                         int32_t world_rank, const char* host);
 
 /* --- ranks as threads ---
  *
@@ -389,6 +395,7 @@ typedef struct memo_comm_nccl_desc {
      * of that address. */
     const void* unique_id;
     const char* name;      /* copied; NULL: "nccl world" */
+    const char* host;      /* of this process, for its errors; copied; NULL: none */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
     double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
     /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
@@ -2446,8 +2453,8 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     char* to =
         (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
-    if (lane == 0)
-        entropy->losses[row] = entropy->labels[row] < 0 ? 0.0f : has_label ? r.loss : NAN;
+    if (lane == 0) entropy->losses[row] = has_label ? r.loss : NAN;
+    if (lane == 0 && entropy->labels[row] < 0) entropy->losses[row] = 0;
     if (!entropy->d_logits) return;
 
     /* A row without a gradient is no plain one. */
@@ -2902,6 +2909,18 @@ MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* 
     for (int k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
         if (a->digests[k] != b->digests[k]) return a->fields[k];
     return NULL;
+}
+
+const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t world_rank,
+                                const char* host) {
+    const int has_host = host && host[0];
+    const int n = snprintf(text, MEMO_RANK_TEXT, "%d", (int)rank);
+    if (world_rank >= 0)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (world rank %d%s%.100s)",
+                 (int)world_rank, has_host ? " on " : "", has_host ? host : "");
+    else if (has_host)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (on %.100s)", host);
+    return text;
 }
 
 /* Writes " for ring backward 3", or nothing, and returns text. */
@@ -3410,23 +3429,17 @@ MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
-/* The number of a rank in errors.  That of a part is no process, so the world's is beside it. */
-typedef struct memoi_threads_number {
-    char text[48];
-} memoi_threads_number;
-MEMOI const char* memoi_threads_rank_text(memoi_threads_number* number,
-                                          const memoi_threads_rank* me, int32_t rank) {
+MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,
+                                          int32_t rank) {
     const int32_t* world_ranks = me->group->world_ranks;
-    snprintf(number->text, sizeof number->text, world_ranks ? "%d (world rank %d)" : "%d",
-             (int)rank, world_ranks ? (int)world_ranks[rank] : 0);
-    return number->text;
+    return memo_comm_rank_text(text, rank, world_ranks ? world_ranks[rank] : -1, NULL);
 }
 
 MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_number number;
+    char text[MEMO_RANK_TEXT];
     MEMOI_THREADS_FAIL(me, "rank %s of '%s' aborted it",
-                       memoi_threads_rank_text(&number, me, comm->rank), comm->name);
+                       memoi_threads_rank_text(text, me, comm->rank), comm->name);
 }
 
 MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
@@ -3552,9 +3565,9 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
     const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[112], what[128], started[112] = "";
-    memoi_threads_number own, other;
-    const char* rank = memoi_threads_rank_text(&own, me, me->table.rank);
+    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
+    const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
@@ -3577,11 +3590,10 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
     }
     if (is_lost)
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, where,
-                           reason);
+                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
     else
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, what,
+                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
                            me->group->world->desc.timeout_s, started);
 }
 
@@ -3642,11 +3654,11 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
                                  const memo_label* b, int32_t b_rank) {
     const char* field = memoi_comm_label_field(a, b);
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (!field || a->number != b->number) return 0;
     MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
-                       field, memoi_threads_rank_text(&numbers[0], me, a_rank),
-                       memoi_threads_rank_text(&numbers[1], me, b_rank), me->table.name);
+                       field, memoi_threads_rank_text(texts[0], me, a_rank),
+                       memoi_threads_rank_text(texts[1], me, b_rank), me->table.name);
     return 1;
 }
 
@@ -3655,16 +3667,16 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
                                   const memoi_message* received, uint32_t number) {
     const memo_message_call *from = &sent->call, *to = &received->call;
     char sent_for[64], received_for[64];
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
     MEMOI_THREADS_FAIL(
         me,
         "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
         "'%s')",
-        memoi_threads_rank_text(&numbers[0], me, to->peer), (long long)from->count,
+        memoi_threads_rank_text(texts[0], me, to->peer), (long long)from->count,
         memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
-        memoi_threads_rank_text(&numbers[1], me, me->table.rank), (long long)to->count,
+        memoi_threads_rank_text(texts[1], me, me->table.rank), (long long)to->count,
         memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
         me->table.name);
 }
@@ -4275,7 +4287,8 @@ typedef struct memoi_nccl_world {
     int32_t is_ending;
     memoi_nccl* comms;        /* the world and its parts */
     memo_error failure;       /* status OK: none */
-    memo_comm_nccl_desc desc; /* with the default time-outs; no name or id */
+    memo_comm_nccl_desc desc; /* with the default time-outs; no name, host or id */
+    char host[101];           /* "": none */
     int gpu;
     int32_t orders_by_events; /* NCCL does not order communicators itself */
     memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
@@ -4370,10 +4383,11 @@ static const ncclDataType_t memoi_nccl_types[] = {
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
+    char rank[MEMO_RANK_TEXT];
     if (!world->failure.status) {
-        memo_error_set(&world->failure, MEMO_STATUS_COMM,
-                       "%s on '%s', rank %d (world rank %d): %.340s", what, me->name,
-                       (int)me->table.rank, (int)world->desc.rank, why);
+        memo_error_set(
+            &world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %s: %.340s", what, me->name,
+            memo_comm_rank_text(rank, me->table.rank, world->desc.rank, world->host), why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
@@ -4693,6 +4707,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     *result = NULL;
     if (!world) return memob_no_memory(error, "a world of communicators");
     world->desc = *desc;
+    snprintf(world->host, sizeof world->host, "%s", desc->host ? desc->host : "");
     if (!(desc->join_timeout_s > 0)) world->desc.join_timeout_s = 120;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 600;
     (void)cudaGetDevice(&world->gpu);
@@ -5075,10 +5090,9 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
 /* A number that is equal for the ranks of a group, which differ only along its axes. */
 MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
     const int sequence = 1 << MEMOI_MESH_RING | 1 << MEMOI_MESH_ULYSSES;
-    const int axes = group == MEMOI_MESH_SEQUENCE   ? sequence
-                     : group == MEMOI_MESH_GRADIENT ? sequence | 1 << MEMOI_MESH_DATA
-                                                    : 1 << group;
+    int axes = group < MEMOI_MESH_AXES ? 1 << group : sequence;
     int32_t color = 0;
+    if (group == MEMOI_MESH_GRADIENT) axes |= 1 << MEMOI_MESH_DATA;
     for (int i = 0; i < MEMOI_MESH_AXES; i++)
         if (!(axes >> i & 1))
             color = color * *memoi_mesh_degree(&mesh->degrees, i) + *memoi_mesh_rank(mesh, i);
@@ -6352,7 +6366,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     heads.n_kv = (int32_t)(end - begin);
     heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
     heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
+    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
+    if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
     /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
@@ -6417,7 +6432,8 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
-    heads.n = !memoi_shape_moves(shape, is_kv, rank) ? 0 : is_kv ? both.n_kv : both.n_q;
+    heads.n = is_kv ? both.n_kv : both.n_q;
+    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
@@ -7410,11 +7426,16 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
     return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
+/* Rows of keys of step s. */
+MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    return s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+             : shape->n_batch * shape->key_sharding.ring_tokens;
+}
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n = s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                        : shape->n_batch * shape->key_sharding.ring_tokens;
+    const int64_t n = memoi_ring_key_rows(ring, s);
     d_kv[0] = ring->d_kv_final[0];
     d_kv[1] = ring->d_kv_final[1];
     if (!s && !memoi_ring_is_apart(ring)) return;
@@ -7832,10 +7853,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
     const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
-    const int64_t n_given = is_apart ? (s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                                          : shape->n_batch * shape->key_sharding.ring_tokens) *
-                                           memoi_ring_row(shape, MEMOI_RING_D_KV)
-                                     : 0;
+    const int64_t n_given =
+        is_apart * memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV);
+    const int32_t room_of = s ? s : ring->last_step + 1;
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
@@ -7846,8 +7866,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
             const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
-            const int32_t room =
-                is_apart && !rounds ? memoi_ring_room_turn(ring, s ? s : ring->last_step + 1) : -1;
+            const int32_t room = is_apart && !rounds ? memoi_ring_room_turn(ring, room_of) : -1;
             memoi_ring_await(ring, (int32_t)memob_max(keys, room));
             if (s) ring->latest_use = s;
         }
@@ -8437,86 +8456,122 @@ MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_ca
     }
 }
 
+/* What the buffers of a pass are carved from. */
+typedef struct memoi_hybrid_carving {
+    const memoi_shape* shape;
+    memoi_hybrid_carver c;
+    int64_t bytes;           /* of an element */
+    int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
+    int64_t q_rows, kv_rows; /* of this rank */
+    int64_t q_size, kv_size; /* the larger head, of both */
+    int32_t has_ring, has_ulysses, is_grouped, is_direct, is_backward;
+} memoi_hybrid_carving;
+
+/* First, so that forward and backward have the ring's buffers at the same place: then the waits
+ * that order the use of a buffer in a pass order its use between passes, too. */
+MEMOI void memoi_hybrid_carve_ring(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.kv[is_v] =
+            memoi_hybrid_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                          memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+    memoi_hybrid_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+}
+
+/* What is exchanged between rows and heads; row dots are fp32. */
+MEMOI void memoi_hybrid_carve_ulysses(memoi_hybrid_carving* v, const int64_t needed[2],
+                                      memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
+    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
+    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    if (!v->has_ulysses) return;
+    for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
+    b->staging = memoi_hybrid_carve(&v->c, memob_max(kv_bytes, q_bytes));
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
+        b->results[0] =
+            memoi_hybrid_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
+    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
+    if (!v->is_backward || !v->is_grouped) return;
+    for (int i = 0; i < 2; i++)
+        b->d_out[i] = memoi_hybrid_carve(&v->c, v->n_q * v->q_size * v->bytes);
+    for (int i = 0; i < 2; i++)
+        b->results[1 + i] = memoi_hybrid_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
+}
+
+MEMOI void memoi_hybrid_carve_gradients(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
+    const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
+    const int rounds = shape->carried_type != MEMO_TYPE_F32;
+    for (int i = 0; i < 2 && i < shape->n_groups; i++)
+        b->dots[i] = (float*)memoi_hybrid_carve(&v->c, v->n_q * 4);
+    b->dots_rows = b->dots[0];
+    if (v->has_ulysses)
+        b->dots_rows = (float*)memoi_hybrid_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv[i] =
+            (float*)memoi_hybrid_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
+
+    /* Of the ring, and of the rows that a rank holds for its node. */
+    if (v->has_ring && rounds)
+        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
+    b->ring.gradients = memoi_hybrid_carve(
+        &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * 4);
+    if (shape->n_nodes > 1) b->nodes.taken = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1 && rounds)
+        b->nodes.given = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+
+    /* Replicas are sent and summed in fp32. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++)
+        b->sums[i] = i && !v->is_grouped
+                         ? b->sums[0]
+                         : (float*)memoi_hybrid_carve(&v->c, v->kv_rows * shape->n_kv_heads *
+                                                                 v->kv_size * 4);
+}
+
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
 MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
                                       int is_backward, memoi_hybrid_buffers* b) {
     const memoi_shape* shape = &largest->shape;
-    const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
-    const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
-    const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
-    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
-    const int64_t q_rows = n_batch * shape->sharding.local_tokens;              /* of this rank */
-    const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
-    const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
-    const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
-    const int64_t sent_kv_bytes = is_backward && shape->is_replicated ? 4 : bytes;
-    const int has_ring = shape->sharding.ring > 1, has_ulysses = shape->sharding.ulysses > 1;
-    const int is_grouped = shape->n_groups > 1, is_direct = memoi_hybrid_is_direct(shape);
-    memoi_hybrid_carver c = {base, 0};
+    memoi_hybrid_carving v = MEMO_ZERO(memoi_hybrid_carving);
+    v.shape = shape;
+    v.c.base = base;
+    v.bytes = memo_type_bytes(shape->type);
+    v.n_q = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
+    v.n_kv[0] = memoi_ring_kv_elements(shape, 0);
+    v.n_kv[1] = memoi_ring_kv_elements(shape, 1);
+    v.q_rows = shape->n_batch * shape->sharding.local_tokens;
+    v.kv_rows = shape->n_batch * shape->key_sharding.local_tokens;
+    v.q_size = memob_max(shape->head_size, shape->v_head_size);
+    v.kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
+    v.has_ring = shape->sharding.ring > 1;
+    v.has_ulysses = shape->sharding.ulysses > 1;
+    v.is_grouped = shape->n_groups > 1;
+    v.is_direct = memoi_hybrid_is_direct(shape);
+    v.is_backward = is_backward;
+
     memset(b, 0, sizeof *b);
-
-    /* First, so that forward and backward have the ring's buffers at the same place: then the waits
-     * that order the use of a buffer in a pass order its use between passes, too. */
-    for (int is_v = 0; is_v < 2; is_v++)
-        b->ring.kv[is_v] =
-            memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                       memoi_ring_row_bytes(shape, is_v));
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
-    memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
-
-    /* What is exchanged between rows and heads; row dots are fp32. */
-    for (int i = 0; i < 2 && i < shape->n_groups && has_ulysses && shape->sends_again; i++)
-        memoi_hybrid_carve_heads(shape, &c, &b->q[i], b->kv[i]);
-    b->staging = memoi_hybrid_carve(
-        &c, has_ulysses * memob_max(kv_rows * largest->needed[1] * kv_size * sent_kv_bytes,
-                                    q_rows * largest->needed[0] * memob_max(q_size * bytes, 4)));
-
-    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    if (has_ulysses && (is_backward || is_grouped || shape->type != MEMO_TYPE_F32))
-        b->results[0] = memoi_hybrid_carve(
-            &c, memob_max(n_q * q_size, is_grouped ? 0 : memob_max(n_kv[0], n_kv[1])) * bytes);
-    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
-    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
-        b->d_out[i] = memoi_hybrid_carve(&c, n_q * q_size * bytes);
-    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
-        b->results[1 + i] = memoi_hybrid_carve(&c, n_kv[i] * sent_kv_bytes);
-
-    b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
-    if (!is_backward) {
-        const int merges = has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
-        return c.n_bytes;
+    memoi_hybrid_carve_ring(&v, b);
+    memoi_hybrid_carve_ulysses(&v, largest->needed, b);
+    b->out = (float*)memoi_hybrid_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
+    if (is_backward) {
+        memoi_hybrid_carve_gradients(&v, b);
+    } else {
+        const int merges = v.has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * 4);
     }
-
-    /* Gradients. */
-    for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_hybrid_carve(&c, n_q * 4);
-    b->dots_rows = b->dots[0];
-    if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
-    for (int i = 0; i < 2; i++)
-        b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
-    if (has_ring && shape->carried_type != MEMO_TYPE_F32)
-        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
-    b->ring.gradients = memoi_hybrid_carve(
-        &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
-    if (shape->n_nodes > 1) {
-        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
-        for (int i = 0; i < 4; i++)
-            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
-        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
-        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
-    }
-
-    /* Replicas are sent and summed in fp32. */
-    for (int i = 0; i < 2 && shape->is_replicated; i++)
-        b->sums[i] =
-            i && !is_grouped
-                ? b->sums[0]
-                : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
-    return c.n_bytes;
+    return v.c.n_bytes;
 }
 
 /* Of forward and backward.  Returns the bytes needed. */
@@ -8660,11 +8715,13 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
-                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
-                                                          : MEMOI_TARGET_RING])
+    for (int i = 0; i < a->target.n_events && !status; i++) {
+        const int is_of_ring = i >= MEMOI_TARGET_COMPUTED, is_of_nodes = i >= MEMOI_TARGET_RINGS;
+        int stream = is_of_nodes ? MEMOI_TARGET_NODES : MEMOI_TARGET_ULYSSES;
+        if (is_of_ring) stream = MEMOI_TARGET_RING;
+        if (a->target.streams[stream])
             status = memo_event_create_untimed(device, &a->events[i], error);
+    }
 
     /* Scratch memory. */
     n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
@@ -8704,11 +8761,11 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
 /* Levels of a tree are intervals of keys, counted like the queries. */
 MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
                                              memo_error* error) {
-    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
-                       : mask->window_before || mask->window_after ? "beside a window"
-                       : mask->first_query                         ? "beside first_query"
-                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
-                                                 : NULL;
+    const char* also = NULL;
+    if (shape->has_key_sharding) also = "beside memo_sp_attention_desc.key_sharding";
+    if (mask->first_query) also = "beside first_query";
+    if (mask->window_before || mask->window_after) also = "beside a window";
+    if (mask->key_first || !mask->document_begins) also = "without documents";
     if (also)
         return MEMOB_INVALID(error,
                              "memo_mask.document_parents: not NULL %s; pass NULL, or "
@@ -9145,13 +9202,15 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     return walk->target.status;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
-    int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
-    int has_v = !a->shape.latent.size;
+/* The tensors that a pass of this attention needs. */
+MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
+                                             const memo_sp_attention_tensors* t, int is_backward,
+                                             memo_error* error) {
     static const char name[] = "memo_sp_attention_tensors";
+    const int has_ulysses = a->shape.sharding.ulysses > 1, sends = a->shape.sends_again;
+    const int needs_saved = has_ulysses && !sends && a->shape.heads.n_q;
+    const int needs_qkv = !is_backward || !has_ulysses || sends;
+    const int has_v = !a->shape.latent.size;
     if (needs_qkv &&
         (MEMOI_GIVEN(name, t, q) || MEMOI_GIVEN(name, t, k) || (has_v && MEMOI_GIVEN(name, t, v))))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -9162,6 +9221,13 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
         (MEMOI_GIVEN(name, t, d_out) || MEMOI_GIVEN(name, t, d_q) || MEMOI_GIVEN(name, t, d_k) ||
          (has_v && MEMOI_GIVEN(name, t, d_v)) || (t->sinks && MEMOI_GIVEN(name, t, d_sinks))))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
+                                          const memo_sp_attention_tensors* t, int is_backward,
+                                          memo_error* error) {
+    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)
@@ -9694,9 +9760,9 @@ MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
-    const int32_t recomputed = desc->order == MEMO_BLOCKS_FINE    ? first
-                               : desc->order == MEMO_BLOCKS_CROSS ? end - 1
-                                                                  : end;
+    int32_t recomputed = end;
+    if (desc->order == MEMO_BLOCKS_FINE) recomputed = first;
+    if (desc->order == MEMO_BLOCKS_CROSS) recomputed = end - 1;
     for (int32_t i = first; i < recomputed; i++) memoi_blocks_recompute_all(b, i);
     if (recomputed == end) memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
     for (int32_t i = end - 1; i >= first; i--) {
@@ -9872,9 +9938,8 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
     row_bytes = memob_max(row_bytes, (int64_t)n_ranks * MEMO_LOSS_NUMBERS * 4);
-    sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
-                       : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
-                                                                : MEMOI_LOSS_TILE_BYTES / row_bytes;
+    sizes->tile_rows = desc->tile_rows;
+    if (!sizes->tile_rows) sizes->tile_rows = memob_max(MEMOI_LOSS_TILE_BYTES / row_bytes, 1);
     share = memo_share_of(desc->vocabulary, n_ranks, rank);
     sizes->first_column = share.begin;
     sizes->n_columns = share.count;

@@ -138,12 +138,8 @@ static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     return 1;
 }
 
-/* The number of a rank in errors.  That of a part is no process, so the world's is beside it, and
- * beside the own one the host. */
-typedef struct comm_mpi_number {
-    char text[64 + MPI_MAX_PROCESSOR_NAME];
-} comm_mpi_number;
-static const char* comm_mpi_rank_text(comm_mpi_number* number, const comm_mpi* me, int32_t rank) {
+/* Of a part with the host of the own rank. */
+static const char* comm_mpi_rank_text(char text[MEMO_RANK_TEXT], const comm_mpi* me, int32_t rank) {
     char host[MPI_MAX_PROCESSOR_NAME + 1] = "";
     MPI_Group part, world;
     int rank_of_part = (int)rank, world_rank = (int)rank, world_size = 0, length;
@@ -155,13 +151,9 @@ static const char* comm_mpi_rank_text(comm_mpi_number* number, const comm_mpi* m
         }
         MPI_Group_free(&part);
     }
+    if (me->table.size == world_size) return memo_comm_rank_text(text, rank, -1, NULL);
     if (rank == me->table.rank) (void)MPI_Get_processor_name(host, &length);
-    if (me->table.size == world_size)
-        snprintf(number->text, sizeof number->text, "%d", (int)rank);
-    else
-        snprintf(number->text, sizeof number->text, "%d (world rank %d%s%s)", (int)rank, world_rank,
-                 host[0] ? " on " : "", host);
-    return number->text;
+    return memo_comm_rank_text(text, rank, world_rank, host);
 }
 
 /* The peer of the first message that is not through; requests lie as comm_mpi_exchange made
@@ -191,7 +183,7 @@ static int comm_mpi_is_wrong(const comm_mpi* me, const comm_mpi_message* message
                              const MPI_Status* statuses, int code, const char* what, char* text,
                              size_t text_bytes) {
     char reason[MPI_MAX_ERROR_STRING] = "";
-    comm_mpi_number own, other;
+    char own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     int64_t i, begin;
     int length;
     for (i = 0; i < n; i++)
@@ -216,13 +208,13 @@ static int comm_mpi_is_wrong(const comm_mpi* me, const comm_mpi_message* message
                 snprintf(text, text_bytes,
                          "rank %s of '%s' receives %d bytes from rank %s in %s, which sends %s: "
                          "sizes differ",
-                         comm_mpi_rank_text(&own, me, me->table.rank), me->name, asked,
-                         comm_mpi_rank_text(&other, me, m->peer), what, reason);
+                         comm_mpi_rank_text(own, me, me->table.rank), me->name, asked,
+                         comm_mpi_rank_text(other, me, m->peer), what, reason);
             else
                 snprintf(text, text_bytes, "rank %s of '%s', %s rank %s in %s: %.200s",
-                         comm_mpi_rank_text(&own, me, me->table.rank), me->name,
+                         comm_mpi_rank_text(own, me, me->table.rank), me->name,
                          m->is_send ? "sending to" : "receiving from",
-                         comm_mpi_rank_text(&other, me, m->peer), what, reason);
+                         comm_mpi_rank_text(other, me, m->peer), what, reason);
             return 1;
         }
     return 0;
@@ -295,7 +287,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
     char text[MPI_MAX_ERROR_STRING] = "", message[sizeof w->failure.message];
-    comm_mpi_number own, other;
+    char own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
 
     /* Start everything, in pieces whose size fits in an int. */
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
@@ -345,8 +337,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
 
         if (is_late) {
             snprintf(message, sizeof message, "rank %s of '%s' waited %g s for rank %s in %s",
-                     comm_mpi_rank_text(&own, me, me->table.rank), me->name, w->timeout_s,
-                     comm_mpi_rank_text(&other, me, comm_mpi_awaited(messages, n, requests)), what);
+                     comm_mpi_rank_text(own, me, me->table.rank), me->name, w->timeout_s,
+                     comm_mpi_rank_text(other, me, comm_mpi_awaited(messages, n, requests)), what);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }

@@ -545,6 +545,18 @@ TEST(errors_of_parts_name_ranks_of_the_world) {
     expect_failure(&g, "rank 1 (world rank 3) of 'threads odd' is lost", "rank 0 (world rank 1)");
 }
 
+TEST(a_rank_in_errors_is_a_process) {
+    char text[MEMO_RANK_TEXT], host[300];
+    memset(host, 'h', sizeof host - 1);
+    host[sizeof host - 1] = 0;
+    CHECK(!strcmp(memo_comm_rank_text(text, 3, -1, NULL), "3"));
+    CHECK(!strcmp(memo_comm_rank_text(text, 3, -1, "node7"), "3 (on node7)"));
+    CHECK(!strcmp(memo_comm_rank_text(text, 1, 5, ""), "1 (world rank 5)"));
+    CHECK(!strcmp(memo_comm_rank_text(text, 1, 5, "node7"), "1 (world rank 5 on node7)"));
+    (void)memo_comm_rank_text(text, INT32_MAX, INT32_MAX, host); /* cut, and closed */
+    CHECK(text[strlen(text) - 1] == ')');
+}
+
 /* A split that one rank never calls. */
 static void split_with_missing(rank_case* c) {
     memo_error own;

@@ -345,11 +345,14 @@ TEST(a_part_that_comes_too_late_is_aborted) {
     ncclUniqueId id;
     const char here = 0;
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
-    memo_comm_nccl_desc desc = {.size = 1, .unique_id = &id, .join_timeout_s = 0.05};
+    char host[] = "node7"; /* copied */
+    memo_comm_nccl_desc desc = {.size = 1, .unique_id = &id, .host = host, .join_timeout_s = 0.05};
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
+    memset(host, 'x', sizeof host - 1);
     fake_endless.is_on = 1;
     CHECK_IS(memo_comm_split(comm, 0, 0, "late", &part, &error), ==, MEMO_STATUS_COMM);
     CHECK(part == NULL && strstr(error.message, "time-out") != NULL);
+    CHECK_TEXT(error.message, "rank 0 (world rank 0 on node7): ");
     CHECK((uintptr_t)&here - (uintptr_t)fake_endless.part > 1 << 16); /* it is not on the stack */
     memo_comm_destroy(comm);
     CHECK_IS(fake_endless.n_aborted, ==, 2);

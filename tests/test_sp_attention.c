@@ -2269,6 +2269,26 @@ TEST(memory_that_ends_is_reported) {
     CHECK_IS(k, >, 5);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+
+    /* The plan of a tree, of a ring over nodes. */
+    static const int64_t begins[] = {0, 7, 10, 16}, parents[] = {-1, 0, 0};
+    const memo_mask tree = {
+        .document_begins = begins, .n_documents = 3, .document_parents = parents};
+    memo_comm nodes = ring_paper_comm(&paper, 0, 2);
+    ring = ring_paper_comm(&paper, 0, 4);
+    desc.sharding = desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 16, 2, 2, 4, MEMO_TYPE_BF16).sharding;
+    desc.nodes = &nodes;
+    desc.has_trees = 1;
+    causal.masks = &tree;
+    own_attention* of_nodes = attention_of(&desc);
+    for (k = 1, exchange = NULL; k < 200 && !exchange; k++) {
+        failing_malloc = malloc_count + k;
+        status = memo_exchange_create(of_nodes, &causal, &exchange, &error);
+        CHECK(status ? status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !exchange : exchange != NULL);
+    }
+    failing_malloc = 0;
+    CHECK(k > 30 && k < 200);
+    memo_exchange_destroy(exchange);
 }
 
 TEST(invalid_arguments_are_refused) {

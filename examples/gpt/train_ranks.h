@@ -103,10 +103,12 @@ static void train_lose_peer(void* unused, const memo_error* why) {
 static memo_status train_join(memo_error* error) {
     memo_comm_nccl_desc desc = MEMO_ZERO(memo_comm_nccl_desc);
     struct sigaction later, now;
+    char host[101] = "";
     if (train_world) return MEMO_STATUS_OK;
     desc.rank = (int32_t)train_place.rank;
     desc.size = (int32_t)train_place.size;
     desc.timeout_s = train_timeout_s;
+    if (!gethostname(host, sizeof host)) desc.host = host;
     desc.failed = train_lose_peer;
     memset(&now, 0, sizeof now);
     now.sa_handler = SIG_DFL;

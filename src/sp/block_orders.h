@@ -243,9 +243,9 @@ MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
-    const int32_t recomputed = desc->order == MEMO_BLOCKS_FINE    ? first
-                               : desc->order == MEMO_BLOCKS_CROSS ? end - 1
-                                                                  : end;
+    int32_t recomputed = end;
+    if (desc->order == MEMO_BLOCKS_FINE) recomputed = first;
+    if (desc->order == MEMO_BLOCKS_CROSS) recomputed = end - 1;
     for (int32_t i = first; i < recomputed; i++) memoi_blocks_recompute_all(b, i);
     if (recomputed == end) memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
     for (int32_t i = end - 1; i >= first; i--) {

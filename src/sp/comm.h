@@ -267,6 +267,18 @@ MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* 
     return NULL;
 }
 
+const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t world_rank,
+                                const char* host) {
+    const int has_host = host && host[0];
+    const int n = snprintf(text, MEMO_RANK_TEXT, "%d", (int)rank);
+    if (world_rank >= 0)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (world rank %d%s%.100s)",
+                 (int)world_rank, has_host ? " on " : "", has_host ? host : "");
+    else if (has_host)
+        snprintf(text + n, (size_t)(MEMO_RANK_TEXT - n), " (on %.100s)", host);
+    return text;
+}
+
 /* Writes " for ring backward 3", or nothing, and returns text. */
 MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) {
     text[0] = 0;

@@ -44,9 +44,8 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
     row_bytes = memob_max(row_bytes, (int64_t)n_ranks * MEMO_LOSS_NUMBERS * 4);
-    sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
-                       : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
-                                                                : MEMOI_LOSS_TILE_BYTES / row_bytes;
+    sizes->tile_rows = desc->tile_rows;
+    if (!sizes->tile_rows) sizes->tile_rows = memob_max(MEMOI_LOSS_TILE_BYTES / row_bytes, 1);
     share = memo_share_of(desc->vocabulary, n_ranks, rank);
     sizes->first_column = share.begin;
     sizes->n_columns = share.count;

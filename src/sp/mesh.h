@@ -99,10 +99,9 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
 /* A number that is equal for the ranks of a group, which differ only along its axes. */
 MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
     const int sequence = 1 << MEMOI_MESH_RING | 1 << MEMOI_MESH_ULYSSES;
-    const int axes = group == MEMOI_MESH_SEQUENCE   ? sequence
-                     : group == MEMOI_MESH_GRADIENT ? sequence | 1 << MEMOI_MESH_DATA
-                                                    : 1 << group;
+    int axes = group < MEMOI_MESH_AXES ? 1 << group : sequence;
     int32_t color = 0;
+    if (group == MEMOI_MESH_GRADIENT) axes |= 1 << MEMOI_MESH_DATA;
     for (int i = 0; i < MEMOI_MESH_AXES; i++)
         if (!(axes >> i & 1))
             color = color * *memoi_mesh_degree(&mesh->degrees, i) + *memoi_mesh_rank(mesh, i);

@@ -42,7 +42,8 @@ typedef struct memoi_nccl_world {
     int32_t is_ending;
     memoi_nccl* comms;        /* the world and its parts */
     memo_error failure;       /* status OK: none */
-    memo_comm_nccl_desc desc; /* with the default time-outs; no name or id */
+    memo_comm_nccl_desc desc; /* with the default time-outs; no name, host or id */
+    char host[101];           /* "": none */
     int gpu;
     int32_t orders_by_events; /* NCCL does not order communicators itself */
     memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
@@ -137,10 +138,11 @@ static const ncclDataType_t memoi_nccl_types[] = {
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     memoi_nccl_world* world = me->world;
+    char rank[MEMO_RANK_TEXT];
     if (!world->failure.status) {
-        memo_error_set(&world->failure, MEMO_STATUS_COMM,
-                       "%s on '%s', rank %d (world rank %d): %.340s", what, me->name,
-                       (int)me->table.rank, (int)world->desc.rank, why);
+        memo_error_set(
+            &world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %s: %.340s", what, me->name,
+            memo_comm_rank_text(rank, me->table.rank, world->desc.rank, world->host), why);
         /* First, so that a wait which the abort ends already finds it. */
         if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
@@ -460,6 +462,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     *result = NULL;
     if (!world) return memob_no_memory(error, "a world of communicators");
     world->desc = *desc;
+    snprintf(world->host, sizeof world->host, "%s", desc->host ? desc->host : "");
     if (!(desc->join_timeout_s > 0)) world->desc.join_timeout_s = 120;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 600;
     (void)cudaGetDevice(&world->gpu);

@@ -693,8 +693,8 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     char* to =
         (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
-    if (lane == 0)
-        entropy->losses[row] = entropy->labels[row] < 0 ? 0.0f : has_label ? r.loss : NAN;
+    if (lane == 0) entropy->losses[row] = has_label ? r.loss : NAN;
+    if (lane == 0 && entropy->labels[row] < 0) entropy->losses[row] = 0;
     if (!entropy->d_logits) return;
 
     /* A row without a gradient is no plain one. */

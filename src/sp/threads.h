@@ -140,23 +140,17 @@ MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
-/* The number of a rank in errors.  That of a part is no process, so the world's is beside it. */
-typedef struct memoi_threads_number {
-    char text[48];
-} memoi_threads_number;
-MEMOI const char* memoi_threads_rank_text(memoi_threads_number* number,
-                                          const memoi_threads_rank* me, int32_t rank) {
+MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,
+                                          int32_t rank) {
     const int32_t* world_ranks = me->group->world_ranks;
-    snprintf(number->text, sizeof number->text, world_ranks ? "%d (world rank %d)" : "%d",
-             (int)rank, world_ranks ? (int)world_ranks[rank] : 0);
-    return number->text;
+    return memo_comm_rank_text(text, rank, world_ranks ? world_ranks[rank] : -1, NULL);
 }
 
 MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_number number;
+    char text[MEMO_RANK_TEXT];
     MEMOI_THREADS_FAIL(me, "rank %s of '%s' aborted it",
-                       memoi_threads_rank_text(&number, me, comm->rank), comm->name);
+                       memoi_threads_rank_text(text, me, comm->rank), comm->name);
 }
 
 MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
@@ -282,9 +276,9 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
     const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[112], what[128], started[112] = "";
-    memoi_threads_number own, other;
-    const char* rank = memoi_threads_rank_text(&own, me, me->table.rank);
+    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
+    const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
@@ -307,11 +301,10 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
     }
     if (is_lost)
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, where,
-                           reason);
+                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
     else
         MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(&other, me, peer), me->table.name, what,
+                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
                            me->group->world->desc.timeout_s, started);
 }
 
@@ -372,11 +365,11 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
                                  const memo_label* b, int32_t b_rank) {
     const char* field = memoi_comm_label_field(a, b);
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (!field || a->number != b->number) return 0;
     MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
-                       field, memoi_threads_rank_text(&numbers[0], me, a_rank),
-                       memoi_threads_rank_text(&numbers[1], me, b_rank), me->table.name);
+                       field, memoi_threads_rank_text(texts[0], me, a_rank),
+                       memoi_threads_rank_text(texts[1], me, b_rank), me->table.name);
     return 1;
 }
 
@@ -385,16 +378,16 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
                                   const memoi_message* received, uint32_t number) {
     const memo_message_call *from = &sent->call, *to = &received->call;
     char sent_for[64], received_for[64];
-    memoi_threads_number numbers[2];
+    char texts[2][MEMO_RANK_TEXT];
     if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
     MEMOI_THREADS_FAIL(
         me,
         "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
         "'%s')",
-        memoi_threads_rank_text(&numbers[0], me, to->peer), (long long)from->count,
+        memoi_threads_rank_text(texts[0], me, to->peer), (long long)from->count,
         memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
-        memoi_threads_rank_text(&numbers[1], me, me->table.rank), (long long)to->count,
+        memoi_threads_rank_text(texts[1], me, me->table.rank), (long long)to->count,
         memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
         me->table.name);
 }

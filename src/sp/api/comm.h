@@ -200,6 +200,12 @@ MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
  * memo_all_reduce promises.  to may be the same elements of an array of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
+/* Writes the name of a rank in errors, "1 (world rank 5 on node7)", and returns text.  The number
+ * of a part names no process, so that of the world is beside it; -1: rank is of the world.  host,
+ * of the process: optional.  For back ends. */
+#define MEMO_RANK_TEXT 160
+MEMO_API const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank,
+                                         int32_t world_rank, const char* host);
 
 /* --- ranks as threads ---
  *
@@ -309,6 +315,7 @@ typedef struct memo_comm_nccl_desc {
      * of that address. */
     const void* unique_id;
     const char* name;      /* copied; NULL: "nccl world" */
+    const char* host;      /* of this process, for its errors; copied; NULL: none */
     double join_timeout_s; /* for joining, splits and connections; 0: 120 */
     double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
     /* Called once, from the watchdog or a failing call, before the communicators are aborted; must

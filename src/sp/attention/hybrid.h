@@ -284,86 +284,122 @@ MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_ca
     }
 }
 
+/* What the buffers of a pass are carved from. */
+typedef struct memoi_hybrid_carving {
+    const memoi_shape* shape;
+    memoi_hybrid_carver c;
+    int64_t bytes;           /* of an element */
+    int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
+    int64_t q_rows, kv_rows; /* of this rank */
+    int64_t q_size, kv_size; /* the larger head, of both */
+    int32_t has_ring, has_ulysses, is_grouped, is_direct, is_backward;
+} memoi_hybrid_carving;
+
+/* First, so that forward and backward have the ring's buffers at the same place: then the waits
+ * that order the use of a buffer in a pass order its use between passes, too. */
+MEMOI void memoi_hybrid_carve_ring(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.kv[is_v] =
+            memoi_hybrid_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                          memoi_ring_row_bytes(shape, is_v));
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+    memoi_hybrid_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+}
+
+/* What is exchanged between rows and heads; row dots are fp32. */
+MEMOI void memoi_hybrid_carve_ulysses(memoi_hybrid_carving* v, const int64_t needed[2],
+                                      memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
+    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
+    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    if (!v->has_ulysses) return;
+    for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
+    b->staging = memoi_hybrid_carve(&v->c, memob_max(kv_bytes, q_bytes));
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
+        b->results[0] =
+            memoi_hybrid_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
+    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
+    if (!v->is_backward || !v->is_grouped) return;
+    for (int i = 0; i < 2; i++)
+        b->d_out[i] = memoi_hybrid_carve(&v->c, v->n_q * v->q_size * v->bytes);
+    for (int i = 0; i < 2; i++)
+        b->results[1 + i] = memoi_hybrid_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
+}
+
+MEMOI void memoi_hybrid_carve_gradients(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+    const memoi_shape* shape = v->shape;
+    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
+    const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
+    const int rounds = shape->carried_type != MEMO_TYPE_F32;
+    for (int i = 0; i < 2 && i < shape->n_groups; i++)
+        b->dots[i] = (float*)memoi_hybrid_carve(&v->c, v->n_q * 4);
+    b->dots_rows = b->dots[0];
+    if (v->has_ulysses)
+        b->dots_rows = (float*)memoi_hybrid_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv[i] =
+            (float*)memoi_hybrid_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
+
+    /* Of the ring, and of the rows that a rank holds for its node. */
+    if (v->has_ring && rounds)
+        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
+    b->ring.gradients = memoi_hybrid_carve(
+        &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
+    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
+        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * 4);
+    if (shape->n_nodes > 1) b->nodes.taken = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1 && rounds)
+        b->nodes.given = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+
+    /* Replicas are sent and summed in fp32. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++)
+        b->sums[i] = i && !v->is_grouped
+                         ? b->sums[0]
+                         : (float*)memoi_hybrid_carve(&v->c, v->kv_rows * shape->n_kv_heads *
+                                                                 v->kv_size * 4);
+}
+
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
 MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
                                       int is_backward, memoi_hybrid_buffers* b) {
     const memoi_shape* shape = &largest->shape;
-    const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
-    const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
-    const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
-    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
-    const int64_t q_rows = n_batch * shape->sharding.local_tokens;              /* of this rank */
-    const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
-    const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
-    const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
-    const int64_t sent_kv_bytes = is_backward && shape->is_replicated ? 4 : bytes;
-    const int has_ring = shape->sharding.ring > 1, has_ulysses = shape->sharding.ulysses > 1;
-    const int is_grouped = shape->n_groups > 1, is_direct = memoi_hybrid_is_direct(shape);
-    memoi_hybrid_carver c = {base, 0};
+    memoi_hybrid_carving v = MEMO_ZERO(memoi_hybrid_carving);
+    v.shape = shape;
+    v.c.base = base;
+    v.bytes = memo_type_bytes(shape->type);
+    v.n_q = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
+    v.n_kv[0] = memoi_ring_kv_elements(shape, 0);
+    v.n_kv[1] = memoi_ring_kv_elements(shape, 1);
+    v.q_rows = shape->n_batch * shape->sharding.local_tokens;
+    v.kv_rows = shape->n_batch * shape->key_sharding.local_tokens;
+    v.q_size = memob_max(shape->head_size, shape->v_head_size);
+    v.kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
+    v.has_ring = shape->sharding.ring > 1;
+    v.has_ulysses = shape->sharding.ulysses > 1;
+    v.is_grouped = shape->n_groups > 1;
+    v.is_direct = memoi_hybrid_is_direct(shape);
+    v.is_backward = is_backward;
+
     memset(b, 0, sizeof *b);
-
-    /* First, so that forward and backward have the ring's buffers at the same place: then the waits
-     * that order the use of a buffer in a pass order its use between passes, too. */
-    for (int is_v = 0; is_v < 2; is_v++)
-        b->ring.kv[is_v] =
-            memoi_hybrid_carve(&c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                       memoi_ring_row_bytes(shape, is_v));
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&c, n_kv[i % 2] * bytes);
-    memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
-
-    /* What is exchanged between rows and heads; row dots are fp32. */
-    for (int i = 0; i < 2 && i < shape->n_groups && has_ulysses && shape->sends_again; i++)
-        memoi_hybrid_carve_heads(shape, &c, &b->q[i], b->kv[i]);
-    b->staging = memoi_hybrid_carve(
-        &c, has_ulysses * memob_max(kv_rows * largest->needed[1] * kv_size * sent_kv_bytes,
-                                    q_rows * largest->needed[0] * memob_max(q_size * bytes, 4)));
-
-    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    if (has_ulysses && (is_backward || is_grouped || shape->type != MEMO_TYPE_F32))
-        b->results[0] = memoi_hybrid_carve(
-            &c, memob_max(n_q * q_size, is_grouped ? 0 : memob_max(n_kv[0], n_kv[1])) * bytes);
-    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
-    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
-        b->d_out[i] = memoi_hybrid_carve(&c, n_q * q_size * bytes);
-    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
-        b->results[1 + i] = memoi_hybrid_carve(&c, n_kv[i] * sent_kv_bytes);
-
-    b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
-    if (!is_backward) {
-        const int merges = has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_hybrid_carve(&c, merges * n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, merges * n_q * 4);
-        return c.n_bytes;
+    memoi_hybrid_carve_ring(&v, b);
+    memoi_hybrid_carve_ulysses(&v, largest->needed, b);
+    b->out = (float*)memoi_hybrid_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
+    if (is_backward) {
+        memoi_hybrid_carve_gradients(&v, b);
+    } else {
+        const int merges = v.has_ring || shape->has_trees;
+        b->ring.block_out = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * 4);
     }
-
-    /* Gradients. */
-    for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_hybrid_carve(&c, n_q * 4);
-    b->dots_rows = b->dots[0];
-    if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
-    for (int i = 0; i < 2; i++)
-        b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
-    if (has_ring && shape->carried_type != MEMO_TYPE_F32)
-        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&c, (n_kv[0] + n_kv[1]) * 4);
-    b->ring.gradients = memoi_hybrid_carve(
-        &c, has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
-    if (shape->n_nodes > 1) {
-        const int64_t n_bytes = n_batch * shape->key_sharding.ring_tokens * carried_bytes;
-        for (int i = 0; i < 4; i++)
-            b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&c, n_kv[i % 2] * 4);
-        b->nodes.taken = memoi_hybrid_carve(&c, n_bytes);
-        if (shape->carried_type != MEMO_TYPE_F32) b->nodes.given = memoi_hybrid_carve(&c, n_bytes);
-    }
-
-    /* Replicas are sent and summed in fp32. */
-    for (int i = 0; i < 2 && shape->is_replicated; i++)
-        b->sums[i] =
-            i && !is_grouped
-                ? b->sums[0]
-                : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
-    return c.n_bytes;
+    return v.c.n_bytes;
 }
 
 /* Of forward and backward.  Returns the bytes needed. */
@@ -507,11 +543,13 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < a->target.n_events && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_RINGS      ? MEMOI_TARGET_ULYSSES
-                              : i < MEMOI_TARGET_COMPUTED ? MEMOI_TARGET_NODES
-                                                          : MEMOI_TARGET_RING])
+    for (int i = 0; i < a->target.n_events && !status; i++) {
+        const int is_of_ring = i >= MEMOI_TARGET_COMPUTED, is_of_nodes = i >= MEMOI_TARGET_RINGS;
+        int stream = is_of_nodes ? MEMOI_TARGET_NODES : MEMOI_TARGET_ULYSSES;
+        if (is_of_ring) stream = MEMOI_TARGET_RING;
+        if (a->target.streams[stream])
             status = memo_event_create_untimed(device, &a->events[i], error);
+    }
 
     /* Scratch memory. */
     n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
@@ -551,11 +589,11 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
 /* Levels of a tree are intervals of keys, counted like the queries. */
 MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
                                              memo_error* error) {
-    const char* also = mask->key_first || !mask->document_begins   ? "without documents"
-                       : mask->window_before || mask->window_after ? "beside a window"
-                       : mask->first_query                         ? "beside first_query"
-                       : shape->has_key_sharding ? "beside memo_sp_attention_desc.key_sharding"
-                                                 : NULL;
+    const char* also = NULL;
+    if (shape->has_key_sharding) also = "beside memo_sp_attention_desc.key_sharding";
+    if (mask->first_query) also = "beside first_query";
+    if (mask->window_before || mask->window_after) also = "beside a window";
+    if (mask->key_first || !mask->document_begins) also = "without documents";
     if (also)
         return MEMOB_INVALID(error,
                              "memo_mask.document_parents: not NULL %s; pass NULL, or "
@@ -992,13 +1030,15 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     return walk->target.status;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
-    int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
-    int has_v = !a->shape.latent.size;
+/* The tensors that a pass of this attention needs. */
+MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
+                                             const memo_sp_attention_tensors* t, int is_backward,
+                                             memo_error* error) {
     static const char name[] = "memo_sp_attention_tensors";
+    const int has_ulysses = a->shape.sharding.ulysses > 1, sends = a->shape.sends_again;
+    const int needs_saved = has_ulysses && !sends && a->shape.heads.n_q;
+    const int needs_qkv = !is_backward || !has_ulysses || sends;
+    const int has_v = !a->shape.latent.size;
     if (needs_qkv &&
         (MEMOI_GIVEN(name, t, q) || MEMOI_GIVEN(name, t, k) || (has_v && MEMOI_GIVEN(name, t, v))))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -1009,6 +1049,13 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
         (MEMOI_GIVEN(name, t, d_out) || MEMOI_GIVEN(name, t, d_q) || MEMOI_GIVEN(name, t, d_k) ||
          (has_v && MEMOI_GIVEN(name, t, d_v)) || (t->sinks && MEMOI_GIVEN(name, t, d_sinks))))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
+                                          const memo_sp_attention_tensors* t, int is_backward,
+                                          memo_error* error) {
+    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)

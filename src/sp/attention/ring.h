@@ -96,11 +96,16 @@ MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_re
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
     return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
 }
+/* Rows of keys of step s. */
+MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    return s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
+             : shape->n_batch * shape->key_sharding.ring_tokens;
+}
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n = s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                        : shape->n_batch * shape->key_sharding.ring_tokens;
+    const int64_t n = memoi_ring_key_rows(ring, s);
     d_kv[0] = ring->d_kv_final[0];
     d_kv[1] = ring->d_kv_final[1];
     if (!s && !memoi_ring_is_apart(ring)) return;
@@ -518,10 +523,9 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
     const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
-    const int64_t n_given = is_apart ? (s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-                                          : shape->n_batch * shape->key_sharding.ring_tokens) *
-                                           memoi_ring_row(shape, MEMOI_RING_D_KV)
-                                     : 0;
+    const int64_t n_given =
+        is_apart * memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV);
+    const int32_t room_of = s ? s : ring->last_step + 1;
     memoi_target* target = ring->target;
     float* d_kv[2];
     int has_worked = 0;
@@ -532,8 +536,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
             const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
-            const int32_t room =
-                is_apart && !rounds ? memoi_ring_room_turn(ring, s ? s : ring->last_step + 1) : -1;
+            const int32_t room = is_apart && !rounds ? memoi_ring_room_turn(ring, room_of) : -1;
             memoi_ring_await(ring, (int32_t)memob_max(keys, room));
             if (s) ring->latest_use = s;
         }

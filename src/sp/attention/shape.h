@@ -82,7 +82,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     heads.n_kv = (int32_t)(end - begin);
     heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
     heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
+    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
+    if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
     /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query

@@ -23,7 +23,8 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
-    heads.n = !memoi_shape_moves(shape, is_kv, rank) ? 0 : is_kv ? both.n_kv : both.n_q;
+    heads.n = is_kv ? both.n_kv : both.n_q;
+    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
