@@ -7801,7 +7801,7 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (int32_t rank = 0; rank < 3; rank++)
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->states_table[i].uses;
+            const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
             if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
                 continue;
@@ -8105,6 +8105,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
                                    : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && s->is_filling) ||
+            (uses & MEMO_STATE_MADE && pass == MEMOB_STATES_PASS_UPDATE && !is_end && !on_host) ||
             (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
             continue;
         hash = memoi_inspector_hash_state(s, layer, i, on_host);
@@ -8316,9 +8317,12 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
+        const uint32_t made = s->states->made;
+        s->states->made = 0; /* fill may leave bytes as they are */
         s->desc.update = fill;
         status = memoi_session_update_all(s, error);
         s->desc.update = update;
+        s->states->made = made;
         s->is_filling = 0;
         return status;
     }

@@ -28,6 +28,9 @@ static void random_trainer(trainer* t) {
         {"last", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, last},
         {"last_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, last}};
     memcpy(t->states, states, sizeof states);
+    for (int s = 0; s < T_N_STATES; s++)
+        if (states[s].uses & MEMO_STATE_UPDATE && memo_test_int(0, 3) == 0)
+            t->states[s].uses |= MEMO_STATE_MADE;
     for (int32_t layer = 0; layer < T_LAYERS_MAX; layer++)
         t->kinds[layer] = (int32_t)memo_test_int(0, 1);
     memo_session_desc* d = &t->desc;
@@ -251,6 +254,48 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
                    n_given > 3,
                "%lld, %lld, %lld, %lld, %lld", (long long)n_streamed, (long long)n_spilled,
                (long long)n_on_host, (long long)n_deferred, (long long)n_given);
+}
+
+/* The bytes of states that three steps copy in the least memory. */
+static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_session_info* info) {
+    own_device* device = new_host(0);
+    own_session* s = NULL;
+    t->states[S_WEIGHTS].uses = uses;
+    t->desc.update_may = update_may | MEMO_MAY_NOT_PASS;
+    t->desc.device = NULL;
+    CHECK_OK(memo_session_get_least(&t->desc, &t->desc.device_bytes, &error));
+    own_step_plan* plan = step_plan_of(&t->desc, NULL);
+    t->desc.device = device;
+    memset(info, 0, sizeof *info);
+    CHECK_OK(memo_session_open(&t->desc, plan, &s, &error));
+    for (int step = 0; step < 3 && s; step++) {
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        CHECK_OK(memo_session_update(s, &error));
+    }
+    if (s) CHECK_OK(memo_session_flush(s, &error));
+    if (s) memo_session_get_info(s, info);
+}
+
+/* Weights that the update makes do not travel to it, unless the backward reads them in the same
+ * visit. */
+TEST(made_states_do_not_travel_to_updates) {
+    static const int32_t moments[] = {0, MEMO_MAY_FUSE, MEMO_MAY_DEFER};
+    for (int k = 0; k < 6; k++) {
+        trainer t;
+        memo_session_info read, made;
+        random_trainer(&t);
+        t.desc.n_layers = 6;
+        t.desc.n_shapes = 1;
+        t.desc.update_on = MEMO_UPDATE_DEVICE;
+        t.states[S_WEIGHTS].size_bytes = 2048;
+        copy_states(&t, MEMO_STATE_WEIGHTS, moments[k % 3], &read);
+        copy_states(&t, MEMO_STATE_WEIGHTS | MEMO_STATE_MADE, moments[k % 3], &made);
+        CHECK_IS(made.states_to_host_bytes, ==, read.states_to_host_bytes);
+        if (moments[k % 3] == MEMO_MAY_FUSE)
+            CHECK_IS(made.states_to_device_bytes, ==, read.states_to_device_bytes);
+        else
+            CHECK_IS(made.states_to_device_bytes + 4 * 2048, <=, read.states_to_device_bytes);
+    }
 }
 
 /* --- predicted times --- */

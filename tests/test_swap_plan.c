@@ -916,7 +916,7 @@ static void random_states(kinds_problem* k) {
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
         k->table[i].size_bytes = memo_test_int(0, 2 * 900 * k->p.swap.n_rows);
-        k->table[i].uses = uses[i];
+        k->table[i].uses = uses[i] | (i == 0 && memo_test_int(0, 1) ? MEMO_STATE_MADE : 0u);
         k->table[i].kinds = memo_test_int(0, 1) ? 0 : (uint32_t)memo_test_int(1, 7);
     }
     for (int32_t layer = 0; layer < d->n_layers; layer++) {

@@ -111,6 +111,26 @@ one_gpu() { # ARGUMENT...
     agrees_with_host one --batch 2 "$@" && [ -s "$folder/run/timeline.svg" ]
 }
 
+# Updates in the next forward: the losses, parameters and moments of a pass, and a recorded step without a race.
+defers() {
+    tight="--device-memory 32990KiB --batch 2 --accumulate 2 --layers 4 --steps 6"
+    for update in pass deferred; do
+        # shellcheck disable=SC2086
+        "$trainer" $tiny $tight --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
+            >"$folder/$update.out" 2>&1 || { cat "$folder/$update.out"; return 1; }
+    done
+    grep '^update ' "$folder/pass.out" "$folder/deferred.out"
+    grep -q '^update  *on the device, behind the backward' "$folder/pass.out" &&
+        grep -q '^update  *on the device, of each layer before its next forward' "$folder/deferred.out" &&
+        cmp "$folder/pass.log" "$folder/deferred.log" && cmp "$folder/pass.save" "$folder/deferred.save" || return 1
+    # shellcheck disable=SC2086
+    "$trainer" $tiny $tight --update deferred --compare 2 --output "$folder/run" >"$folder/one.out" 2>&1
+    grep 'bitwise the same' "$folder/one.out" && grep ' 0 races' "$folder/one.out" || return 1
+    # shellcheck disable=SC2086
+    ! "$trainer" $tiny $budget --update deferred --graph 2>"$folder/err" &&
+        grep -e '--update deferred does not work with --graph' "$folder/err"
+}
+
 # Products in FP8: policies with the same bits, losses near those of the host.
 in_fp8() {
     # shellcheck disable=SC2086
@@ -411,6 +431,7 @@ test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --do
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 test_is "products in FP8 on one GPU" in_fp8
+test_is "updates in the next forward" defers
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33310KiB
 test_is "a step as long as predicted is measured, with cuDNN's attention" \
     with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB

@@ -112,6 +112,7 @@ typedef struct t_job {
     uint64_t* buffers[T_N_BUFFERS];
     uint64_t* states[T_N_STATES];
     int64_t n_words[T_N_STATES];
+    uint32_t made; /* bit s: an update does not read state s */
 } t_job;
 
 static uint64_t t_mix(uint64_t a, uint64_t b) {
@@ -263,7 +264,7 @@ static void t_run_update(const t_job* j) {
         const uint64_t h = t_mix_state(j, pairs[p][1], 3 + j->rate);
         uint64_t* words = j->states[pairs[p][0]];
         for (int64_t i = 0; words && i < j->n_words[pairs[p][0]]; i++)
-            words[i] = t_mix(words[i], h);
+            words[i] = t_mix(j->made >> pairs[p][0] & 1 ? (uint64_t)i : words[i], h);
     }
 }
 
@@ -305,6 +306,7 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
         const int is_last = t->states[i].kinds == MEMO_STATE_LAST && what < T_UPDATE;
         const int32_t of = is_first ? MEMO_LAYER_FIRST : is_last ? n : layer;
         j.n_words[i] = t->states[i].size_bytes / 8;
+        if (t->states[i].uses & MEMO_STATE_MADE) j.made |= 1u << i;
         if (!(t->states[i].uses & used[what]) || (is_first && layer) ||
             (is_last && (what != T_BACKWARD || layer < n - 1)))
             continue;

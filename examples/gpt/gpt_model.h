@@ -826,7 +826,7 @@ GPT_FUNCTION void gpt_resident_bytes(const gpt_config* config, const memo_step_p
         bytes[owner] = 0;
         for (int s = 0; s < GPT_N_STATES; s++) {
             const int64_t n = gpt_min(n_streamed, n_layers);
-            if (states[s].uses != uses[owner]) continue;
+            if ((states[s].uses & ~(uint32_t)MEMO_STATE_MADE) != uses[owner]) continue;
             n_streamed -= n;
             for (int64_t layer = 0; layer < n_layers; layer++) {
                 const int place = layer == 0 ? 0 : layer < n_layers - 1 ? 1 : 2;

@@ -135,6 +135,7 @@ typedef struct memob_states {
     int32_t is_pending; /* the updates of the step before are deferred and have not begun */
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
+    uint32_t made;               /* the update writes all their bytes */
     uint32_t used_by[3];         /* which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
@@ -163,11 +164,13 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
                 "layers; 0 to 2^56 in all are valid",
                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
-        if (state->uses == 0 || state->uses > MEMO_STATE_GRADIENT)
+        if (state->uses == 0 ||
+            (state->uses & ~(state->uses & MEMO_STATE_UPDATE ? (unsigned)MEMO_STATE_MADE : 0u)) >
+                MEMO_STATE_GRADIENT)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].uses: %u; a sum of "
-                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, or "
-                                 "MEMO_STATE_GRADIENT alone, is valid",
+                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
+                                 "_MADE, or MEMO_STATE_GRADIENT alone, is valid",
                                  (int)i, (unsigned)state->uses);
     }
     return MEMO_STATUS_OK;
@@ -222,6 +225,17 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int
 /* Layer number k of a phase: backwards go down. */
 MEMOI int32_t memob_states_layer_of(const memob_states* states, int32_t phase, int32_t k) {
     return memoi_states_pass_of(phase) == MEMOB_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
+}
+
+/* Of the states that a phase of a layer needs, those that its update makes before anything reads
+ * them: they are not fetched. */
+MEMOI uint32_t memoi_states_makes(const memob_states* states, int32_t phase, int32_t layer) {
+    uint32_t read = 0;
+    if (!memob_states_updates(states, phase) || states->updates) return 0;
+    if (phase == MEMOI_PHASE_LAST_BACKWARD) read |= states->used_by[MEMOB_STATES_PASS_BACKWARD];
+    if (phase == MEMOI_PHASE_LAST_BACKWARD && layer == states->n_layers - 1) /* see needs */
+        read |= states->used_by[MEMOB_STATES_PASS_FORWARD];
+    return states->made & ~read;
 }
 
 /* Bytes that the update of a layer uses. */
@@ -327,7 +341,8 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     states->update_host = desc->update_host;
     states->user = desc->user;
     for (int32_t s = 0; s < desc->n_states; s++)
-        if (desc->states[s].uses == MEMO_STATE_UPDATE) states->hosted |= 1u << s;
+        if ((desc->states[s].uses & ~(uint32_t)MEMO_STATE_MADE) == MEMO_STATE_UPDATE)
+            states->hosted |= 1u << s;
 
     for (int32_t l = 0; l < desc->n_layers; l++) {
         const memob_states_layer* layer = &states->layers[l];
@@ -377,6 +392,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
+        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
@@ -570,7 +586,8 @@ MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer
     const int32_t loaded = MEMOI_STATES_LOADED + at, filed = MEMOI_STATES_FILED + at;
     memoi_states_place* place = &states->places[at];
     const int is_there = place->layer == layer;
-    const uint32_t needs = memob_states_needs(states, phase, layer);
+    const uint32_t needs =
+        memob_states_needs(states, phase, layer) & ~memoi_states_makes(states, phase, layer);
     const uint32_t missing = is_there ? needs & ~place->present : needs;
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
@@ -774,6 +791,7 @@ MEMOI void memoi_states_change(memob_states* states, int32_t layer) {
     const int32_t at = states->layers[layer].place;
     memoi_states_place* place = &states->places[at];
     MEMO_ASSERT(at >= 0 && place->layer == layer);
+    place->present |= states->made & states->layers[layer].streamed;
     place->dirty |= states->updated & place->present;
     place->present &= ~states->gradients;
     place->dirty &= ~states->gradients;

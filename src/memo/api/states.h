@@ -9,7 +9,10 @@ enum {
     MEMO_STATE_BACKWARD = 2, /* the backward reads it */
     MEMO_STATE_UPDATE = 4,   /* the update reads and writes it */
     MEMO_STATE_GRADIENT = 8, /* the backward adds to it, the update reads it; no other use */
-    MEMO_STATE_WEIGHTS = 7   /* each pass uses it */
+    MEMO_STATE_WEIGHTS = 7,  /* each pass uses it */
+    /* With UPDATE: the update writes all bytes and reads none, such as weights that are rounded
+     * from a master copy.  They do not travel to an update. */
+    MEMO_STATE_MADE = 16
 };
 
 typedef struct memo_state {

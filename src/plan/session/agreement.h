@@ -304,7 +304,7 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (int32_t rank = 0; rank < 3; rank++)
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->states_table[i].uses;
+            const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
             if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
                 continue;

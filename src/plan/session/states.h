@@ -68,6 +68,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
                                    : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && s->is_filling) ||
+            (uses & MEMO_STATE_MADE && pass == MEMOB_STATES_PASS_UPDATE && !is_end && !on_host) ||
             (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
             continue;
         hash = memoi_inspector_hash_state(s, layer, i, on_host);
@@ -279,9 +280,12 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
+        const uint32_t made = s->states->made;
+        s->states->made = 0; /* fill may leave bytes as they are */
         s->desc.update = fill;
         status = memoi_session_update_all(s, error);
         s->desc.update = update;
+        s->states->made = made;
         s->is_filling = 0;
         return status;
     }
