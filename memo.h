@@ -4229,8 +4229,8 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
 }
 
 /* ---- >>arena ------------------------------------------------------------------------------------
- * Knows: traces, plans with the waits that they buy, and how a device gives and takes memory.  Knows
- * nothing of how a plan was found.
+ * Knows: traces, plans with the waits that they buy, and how a device gives and takes memory.
+ * Knows nothing of how a plan was found.
  *
  * 1. The index of blocks has the live ones alone, by address.
  * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.
