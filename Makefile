@@ -352,6 +352,9 @@ build/fuzz/%.passed: build/fuzz/%
 portability: ## tests on ARM and on a big-endian machine under qemu, with musl, and the refusal of 32 bits
 	@sh scripts/portability.sh
 
+planted: build/config.mk ## plant changes in src/ (tests/planted.txt), each of which must trip an assertion; PARTS="memo/arena.h": some
+	@sh tests/planted.sh $(PARTS)
+
 analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: each that is installed
 	@sh scripts/analyze.sh
 
@@ -409,4 +412,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
-	test-cuda bench-cuda test-mpi fuzz portability analyze coverage format format-check install uninstall setup clean help always
+	test-cuda bench-cuda test-mpi fuzz planted portability analyze coverage format format-check install uninstall setup clean help always

@@ -1844,7 +1844,8 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
 }
 
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says.
+ * Knows: memo_text, escapes of XML and JSON, files that are replaced whole.  Knows nothing of what
+ * the text says.
  *
  * 1. A text that did not fail ends with a 0 byte behind its n_bytes, inside its capacity.
  * 2. Escaping ends where the characters do: no character is cut, and none behind them is read.
@@ -1874,11 +1875,19 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
+/* Bytes of a character of UTF-8 by its first byte; 0: none begins with it. */
+MEMOI int memoi_text_character_bytes(unsigned char first) {
+    if (first < 0x80) return 1;
+    if (first >> 5 == 6) return 2;
+    if (first >> 4 == 14) return 3;
+    return first >> 3 == 30 ? 4 : 0;
+}
+
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
 MEMOI int memoi_text_character(const char* s) {
     static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
     const unsigned char* p = (const unsigned char*)s;
-    const int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
+    const int n = memoi_text_character_bytes(*p);
     uint32_t code = n < 2 ? *p : *p & (127u >> n);
     for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
@@ -1887,18 +1896,25 @@ MEMOI int memoi_text_character(const char* s) {
     return code < least[n] || code >> 11 == 27 || code >> 1 == 0x7fff || code > 0x10ffff ? 0 : n;
 }
 
+/* What XML writes between & and ; for a character; NULL: the character itself will do. */
+MEMOI const char* memoi_text_entity(char character) {
+    switch (character) {
+    case '&': return "amp";
+    case '<': return "lt";
+    case '>': return "gt";
+    case '"': return "quot";
+    default: return NULL;
+    }
+}
+
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
     const char* const stop = s + n_bytes;
     while (s < stop) {
         const int n = memoi_text_character(s);
         if (is_json && (*s == '"' || *s == '\\'))
             memo_text_put(text, "\\%c", *s);
-        else if (!is_json && strchr("&<>\"", *s))
-            memo_text_put(text, "&%s;",
-                          *s == '&'   ? "amp"
-                          : *s == '<' ? "lt"
-                          : *s == '>' ? "gt"
-                                      : "quot");
+        else if (!is_json && memoi_text_entity(*s))
+            memo_text_put(text, "&%s;", memoi_text_entity(*s));
         else if (n || (unsigned char)*s >= 32)
             memo_text_put(text, "%.*s", n ? n : 3, n ? s : "\xef\xbf\xbd");
         s += n ? n : 1;
@@ -2347,12 +2363,11 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
     /* The number of a word, of "-", or of digits. */
     if (value->type == MEMOB_VALUE_WORD) {
         while (number <= most && !memob_word_is(reader, value->words[number])) number++;
-        for (int64_t k = least; k <= most && number > most; k++)
+        for (int64_t k = least; k <= most && number > most; k++) {
+            const char* between = k == most ? " or " : ", ";
             snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
-                     k == least  ? ""
-                     : k == most ? " or "
-                                 : ", ",
-                     value->words[k]);
+                     k == least ? "" : between, value->words[k]);
+        }
         MEMO_ASSERT(strlen(valid) < sizeof valid - 1); /* 4 */
         if (number > most)
             return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
@@ -2627,6 +2642,37 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
                          (long long)id);
 }
 
+/* *origin: of a free or a use, the malloc. */
+MEMOI memo_status memoi_trace_check(const memo_trace* trace, const memo_request* request,
+                                    int64_t* origin, memo_error* error) {
+    const memo_request_kind kind = request->kind;
+    const int is_malloc = kind == MEMO_REQUEST_MALLOC;
+    const memoi_trace_book* book = memoi_trace_book_of(trace);
+    const int64_t id = request->id;
+
+    /* Numbers in their ranges. */
+    memo_status status =
+        memob_check_integer("trace", "stream", request->stream, 0, MEMOB_STREAMS - 1, error);
+    if (!status && is_malloc)
+        status = memob_check_integer("trace", "size_bytes", request->size_bytes, 0, MEMOB_BYTES_MAX,
+                                     error);
+    if (!status)
+        status = memob_check_integer("trace", "memory_class", (int64_t)request->memory_class, 0,
+                                     MEMO_CLASS_PERSISTENT, error);
+    if (status) return status;
+
+    /* What a request refers to exists. */
+    if (is_malloc && memob_map_get(&book->live, id) >= 0)
+        return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
+                             (long long)id);
+    if (kind == MEMO_REQUEST_FREE || kind == MEMO_REQUEST_USE)
+        return memoi_trace_find(trace, id, memoi_trace_records[kind].word, origin, error);
+    if (kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
+        return MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
+                             (long long)id);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
                                   memo_class memory_class, int32_t stream, int64_t id,
                                   int64_t size_bytes, memo_error* error) {
@@ -2636,21 +2682,7 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
     const int64_t at = trace->n_requests;
     int64_t origin = -1;
     int fits;
-    memo_status status =
-        memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
-    if (!status && is_malloc)
-        status = memob_check_integer("trace", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
-    if (!status)
-        status = memob_check_integer("trace", "memory_class", (int64_t)memory_class, 0,
-                                     MEMO_CLASS_PERSISTENT, error);
-    if (!status && is_malloc && memob_map_get(&book->live, id) >= 0)
-        status = MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
-                               (long long)id);
-    if (!status && kind >= MEMO_REQUEST_FREE && kind <= MEMO_REQUEST_USE)
-        status = memoi_trace_find(trace, id, memoi_trace_records[kind].word, &origin, error);
-    if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
-        status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
-                               (long long)id);
+    memo_status status = memoi_trace_check(trace, &request, &origin, error);
     if (status) return status;
     MEMO_ASSERT(kind != MEMO_REQUEST_WAIT || /* 3 */
                 trace->requests[memob_map_get(&book->events, id)].kind == MEMO_REQUEST_RECORD);
@@ -3170,7 +3202,8 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
             const int has_gap = gap < plan->n_gaps && next->buffer == i;
             const int is_gap = has_gap && next->begin <= piece.end;
             piece.begin = piece.end;
-            piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
+            piece.end = buffer->end;
+            if (has_gap) piece.end = is_gap ? next->end : next->begin;
             piece.bytes = is_gap ? 0 : memob_buffer_bytes(plan, i);
             gap += is_gap;
             MEMO_ASSERT(piece.begin < piece.end); /* 1 */
@@ -4196,8 +4229,8 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
 }
 
 /* ---- >>arena ------------------------------------------------------------------------------------
- * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
- * was found; streams are only written down.
+ * Knows: traces, plans with the waits that they buy, and how a device gives and takes memory.
+ * Knows nothing of how a plan was found.
  *
  * 1. The index of blocks has the live ones alone, by address.
  * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.
@@ -5920,7 +5953,7 @@ typedef struct memob_spill_file {
     char directory[160]; /* for messages; may be cut short */
 } memob_spill_file;
 
-/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
+/* Bytes that go to the file or come back.  It may be enqueued any number of times. */
 typedef struct memob_spill_op {
     memo_host_call call;
     const memob_spill_file* file;
@@ -6625,10 +6658,11 @@ MEMOI void memob_waits_free(memob_waits* waits) {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
+    const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
     MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
-    return k + waits->mask[stream] >= waits->n[stream]
-               ? &waits->clocks[stream][k & waits->mask[stream]]
-               : NULL;
+    if (k + waits->mask[stream] < waits->n[stream]) return NULL;
+    MEMO_ASSERT(clock->of[stream] == k); /* 4 */
+    return clock;
 }
 
 /* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
@@ -6643,7 +6677,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
-        MEMO_ASSERT(touches[k] >= 0 && touches[k] >> 1 < waits->n_cells);
+        MEMO_ASSERT((uint32_t)touches[k] >> 1 < (uint32_t)waits->n_cells);
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
         for (s = 0; s < MEMOB_N_STREAMS; s++)
             if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
@@ -6659,7 +6693,6 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
         if (!need.of[s]) continue;
         clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
-        MEMO_ASSERT(!clocks[s] || clocks[s]->of[s] == need.of[s]); /* 4 */
         n_needs++;
     }
     *wait = need;
@@ -6675,7 +6708,8 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
             if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
-    MEMO_ASSERT(now.of[stream] < number && !wait->of[stream]); /* 5 */
+    MEMO_ASSERT(now.of[stream] < number); /* 5 */
+    MEMO_ASSERT(!wait->of[stream]);       /* 5 */
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;

@@ -659,7 +659,7 @@ MEMOI void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room*
         if (cached_bytes > 0) used_bytes -= cached_bytes;
     }
 
-    used_bytes = used_bytes < 0 ? 0 : used_bytes < limit_bytes ? used_bytes : limit_bytes;
+    used_bytes = memob_min(memob_max(used_bytes, 0), limit_bytes);
     if (room->total_bytes < 0 || limit_bytes < room->total_bytes) room->total_bytes = limit_bytes;
     if (room->available_bytes < 0 || limit_bytes - used_bytes < room->available_bytes)
         room->available_bytes = limit_bytes - used_bytes;
@@ -805,10 +805,8 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t n_parts = touch->size_bytes / MEMOI_CUDA_TOUCH_BYTES + 1;
     int32_t n_wanted = cuda->desc.host_threads, n = 0;
-    if (n_wanted == 0)
-        n_wanted = n_processors > 16 ? 16 : n_processors > 0 ? (int32_t)n_processors : 1;
-    if (n_wanted > n_most) n_wanted = n_most;
-    if (n_wanted > n_parts) n_wanted = (int32_t)n_parts;
+    if (n_wanted == 0) n_wanted = (int32_t)memob_min(memob_max(n_processors, 1), 16);
+    n_wanted = (int32_t)memob_min(memob_min(n_wanted, n_most), n_parts);
     touch->has_near_gpu = memoi_cuda_near_processors(cuda->desc.ordinal, &touch->near_gpu);
     while (n < n_wanted && !pthread_create(&threads[n], NULL, memoi_cuda_touch_thread, touch)) n++;
     return n;
@@ -1322,7 +1320,7 @@ MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int3
     if (!status)
         status = MEMOI_CUDA_CALL(cudaDeviceGetStreamPriorityRange, (&least, &greatest), error);
     if (status) return status;
-    wanted = priority > least - greatest ? greatest : priority > 0 ? least - (int)priority : least;
+    wanted = least - (int)memob_min(memob_max(priority, 0), least - greatest);
     status = MEMOI_CUDA_CALL(cudaStreamCreateWithPriority,
                              (&created, cudaStreamNonBlocking, wanted), error);
     if (status) return status;

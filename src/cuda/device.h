@@ -175,7 +175,7 @@ MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int3
     if (!status)
         status = MEMOI_CUDA_CALL(cudaDeviceGetStreamPriorityRange, (&least, &greatest), error);
     if (status) return status;
-    wanted = priority > least - greatest ? greatest : priority > 0 ? least - (int)priority : least;
+    wanted = least - (int)memob_min(memob_max(priority, 0), least - greatest);
     status = MEMOI_CUDA_CALL(cudaStreamCreateWithPriority,
                              (&created, cudaStreamNonBlocking, wanted), error);
     if (status) return status;

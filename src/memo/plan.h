@@ -280,7 +280,8 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
             const int has_gap = gap < plan->n_gaps && next->buffer == i;
             const int is_gap = has_gap && next->begin <= piece.end;
             piece.begin = piece.end;
-            piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
+            piece.end = buffer->end;
+            if (has_gap) piece.end = is_gap ? next->end : next->begin;
             piece.bytes = is_gap ? 0 : memob_buffer_bytes(plan, i);
             gap += is_gap;
             MEMO_ASSERT(piece.begin < piece.end); /* 1 */

@@ -112,12 +112,11 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
     /* The number of a word, of "-", or of digits. */
     if (value->type == MEMOB_VALUE_WORD) {
         while (number <= most && !memob_word_is(reader, value->words[number])) number++;
-        for (int64_t k = least; k <= most && number > most; k++)
+        for (int64_t k = least; k <= most && number > most; k++) {
+            const char* between = k == most ? " or " : ", ";
             snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
-                     k == least  ? ""
-                     : k == most ? " or "
-                                 : ", ",
-                     value->words[k]);
+                     k == least ? "" : between, value->words[k]);
+        }
         MEMO_ASSERT(strlen(valid) < sizeof valid - 1); /* 4 */
         if (number > most)
             return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,

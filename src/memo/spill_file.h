@@ -22,7 +22,7 @@ typedef struct memob_spill_file {
     char directory[160]; /* for messages; may be cut short */
 } memob_spill_file;
 
-/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
+/* Bytes that go to the file or come back.  It may be enqueued any number of times. */
 typedef struct memob_spill_op {
     memo_host_call call;
     const memob_spill_file* file;

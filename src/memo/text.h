@@ -1,7 +1,8 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says.
+ * Knows: memo_text, escapes of XML and JSON, files that are replaced whole.  Knows nothing of what
+ * the text says.
  *
  * 1. A text that did not fail ends with a 0 byte behind its n_bytes, inside its capacity.
  * 2. Escaping ends where the characters do: no character is cut, and none behind them is read.
@@ -31,11 +32,19 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
+/* Bytes of a character of UTF-8 by its first byte; 0: none begins with it. */
+MEMOI int memoi_text_character_bytes(unsigned char first) {
+    if (first < 0x80) return 1;
+    if (first >> 5 == 6) return 2;
+    if (first >> 4 == 14) return 3;
+    return first >> 3 == 30 ? 4 : 0;
+}
+
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
 MEMOI int memoi_text_character(const char* s) {
     static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
     const unsigned char* p = (const unsigned char*)s;
-    const int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
+    const int n = memoi_text_character_bytes(*p);
     uint32_t code = n < 2 ? *p : *p & (127u >> n);
     for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
@@ -44,18 +53,25 @@ MEMOI int memoi_text_character(const char* s) {
     return code < least[n] || code >> 11 == 27 || code >> 1 == 0x7fff || code > 0x10ffff ? 0 : n;
 }
 
+/* What XML writes between & and ; for a character; NULL: the character itself will do. */
+MEMOI const char* memoi_text_entity(char character) {
+    switch (character) {
+    case '&': return "amp";
+    case '<': return "lt";
+    case '>': return "gt";
+    case '"': return "quot";
+    default: return NULL;
+    }
+}
+
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
     const char* const stop = s + n_bytes;
     while (s < stop) {
         const int n = memoi_text_character(s);
         if (is_json && (*s == '"' || *s == '\\'))
             memo_text_put(text, "\\%c", *s);
-        else if (!is_json && strchr("&<>\"", *s))
-            memo_text_put(text, "&%s;",
-                          *s == '&'   ? "amp"
-                          : *s == '<' ? "lt"
-                          : *s == '>' ? "gt"
-                                      : "quot");
+        else if (!is_json && memoi_text_entity(*s))
+            memo_text_put(text, "&%s;", memoi_text_entity(*s));
         else if (n || (unsigned char)*s >= 32)
             memo_text_put(text, "%.*s", n ? n : 3, n ? s : "\xef\xbf\xbd");
         s += n ? n : 1;

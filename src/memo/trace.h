@@ -87,6 +87,37 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
                          (long long)id);
 }
 
+/* *origin: of a free or a use, the malloc. */
+MEMOI memo_status memoi_trace_check(const memo_trace* trace, const memo_request* request,
+                                    int64_t* origin, memo_error* error) {
+    const memo_request_kind kind = request->kind;
+    const int is_malloc = kind == MEMO_REQUEST_MALLOC;
+    const memoi_trace_book* book = memoi_trace_book_of(trace);
+    const int64_t id = request->id;
+
+    /* Numbers in their ranges. */
+    memo_status status =
+        memob_check_integer("trace", "stream", request->stream, 0, MEMOB_STREAMS - 1, error);
+    if (!status && is_malloc)
+        status = memob_check_integer("trace", "size_bytes", request->size_bytes, 0, MEMOB_BYTES_MAX,
+                                     error);
+    if (!status)
+        status = memob_check_integer("trace", "memory_class", (int64_t)request->memory_class, 0,
+                                     MEMO_CLASS_PERSISTENT, error);
+    if (status) return status;
+
+    /* What a request refers to exists. */
+    if (is_malloc && memob_map_get(&book->live, id) >= 0)
+        return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
+                             (long long)id);
+    if (kind == MEMO_REQUEST_FREE || kind == MEMO_REQUEST_USE)
+        return memoi_trace_find(trace, id, memoi_trace_records[kind].word, origin, error);
+    if (kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
+        return MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
+                             (long long)id);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
                                   memo_class memory_class, int32_t stream, int64_t id,
                                   int64_t size_bytes, memo_error* error) {
@@ -96,21 +127,7 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
     const int64_t at = trace->n_requests;
     int64_t origin = -1;
     int fits;
-    memo_status status =
-        memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
-    if (!status && is_malloc)
-        status = memob_check_integer("trace", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
-    if (!status)
-        status = memob_check_integer("trace", "memory_class", (int64_t)memory_class, 0,
-                                     MEMO_CLASS_PERSISTENT, error);
-    if (!status && is_malloc && memob_map_get(&book->live, id) >= 0)
-        status = MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
-                               (long long)id);
-    if (!status && kind >= MEMO_REQUEST_FREE && kind <= MEMO_REQUEST_USE)
-        status = memoi_trace_find(trace, id, memoi_trace_records[kind].word, &origin, error);
-    if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
-        status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
-                               (long long)id);
+    memo_status status = memoi_trace_check(trace, &request, &origin, error);
     if (status) return status;
     MEMO_ASSERT(kind != MEMO_REQUEST_WAIT || /* 3 */
                 trace->requests[memob_map_get(&book->events, id)].kind == MEMO_REQUEST_RECORD);

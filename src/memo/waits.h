@@ -69,10 +69,11 @@ MEMOI void memob_waits_free(memob_waits* waits) {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
+    const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
     MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
-    return k + waits->mask[stream] >= waits->n[stream]
-               ? &waits->clocks[stream][k & waits->mask[stream]]
-               : NULL;
+    if (k + waits->mask[stream] < waits->n[stream]) return NULL;
+    MEMO_ASSERT(clock->of[stream] == k); /* 4 */
+    return clock;
 }
 
 /* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
@@ -87,7 +88,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* What it conflicts with, of each stream the latest. */
     for (int32_t k = 0; k < n_touches; k++) {
         memoi_cell* cell = &waits->cells[touches[k] >> 1];
-        MEMO_ASSERT(touches[k] >= 0 && touches[k] >> 1 < waits->n_cells);
+        MEMO_ASSERT((uint32_t)touches[k] >> 1 < (uint32_t)waits->n_cells);
         const memob_numbers* before = touches[k] & 1 ? &cell->used : &cell->wrote;
         for (s = 0; s < MEMOB_N_STREAMS; s++)
             if (before->of[s] > need.of[s]) need.of[s] = before->of[s];
@@ -103,7 +104,6 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         if (need.of[s] <= now.of[s]) need.of[s] = 0;
         if (!need.of[s]) continue;
         clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
-        MEMO_ASSERT(!clocks[s] || clocks[s]->of[s] == need.of[s]); /* 4 */
         n_needs++;
     }
     *wait = need;
@@ -119,7 +119,8 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
         for (other = 0; other < MEMOB_N_STREAMS && clocks[s]; other++)
             if (clocks[s]->of[other] > now.of[other]) now.of[other] = clocks[s]->of[other];
     }
-    MEMO_ASSERT(now.of[stream] < number && !wait->of[stream]); /* 5 */
+    MEMO_ASSERT(now.of[stream] < number); /* 5 */
+    MEMO_ASSERT(!wait->of[stream]);       /* 5 */
     now.of[stream] = number;
     waits->n[stream] = number;
     waits->clocks[stream][number & waits->mask[stream]] = now;
