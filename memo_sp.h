@@ -2304,32 +2304,50 @@ MEMO_INLINE int64_t memoi_loss_walk_end(const memoi_loss_walk* walk) {
                                                                                   : walk->plain_end;
 }
 
-/* Loads a plain pair, and widens its 8 or 16 numbers.  type is a constant of the caller. */
-MEMO_INLINE void memoi_plain_load(float x[2][MEMOI_ROW_GROUP], const memoi_loss_walk* walk,
-                                  memo_type type) {
-    const char* from = walk->logits + walk->column * memoi_row_type_bytes(type);
-    memoi_row_group groups[2];
-    memoi_words_load(groups[0].words, from, 4);
-    memoi_words_load(groups[1].words, from + walk->step * memoi_row_type_bytes(type), 4);
+/* Plain pairs are loaded one ahead, so that the loads of a pair are under way while the pair before
+ * computes.  type is a constant of the caller. */
+typedef struct memoi_plain_pair {
+    memoi_row_group groups[2]; /* 4 words of each */
+} memoi_plain_pair;
+MEMO_INLINE memoi_plain_pair memoi_plain_load(const memoi_loss_walk* walk, int64_t column,
+                                              memo_type type) {
+    const char* from = walk->logits + column * memoi_row_type_bytes(type);
+    memoi_plain_pair pair;
+    memoi_words_load(pair.groups[0].words, from, 4);
+    memoi_words_load(pair.groups[1].words, from + walk->step * memoi_row_type_bytes(type), 4);
+    return pair;
+}
+/* The pair after the current one; the current one again if that is the last before end. */
+MEMO_INLINE memoi_plain_pair memoi_plain_next(const memoi_loss_walk* walk, int64_t end,
+                                              memo_type type) {
+    const int64_t next = walk->column + 2 * walk->step;
+    return memoi_plain_load(walk, next < end ? next : walk->column, type);
+}
+/* The 4 or 8 numbers of a group. */
+MEMO_INLINE void memoi_plain_widen(float* x, const memoi_row_group* group, memo_type type) {
     MEMOI_UNROLL
-    for (int i = 0; i < 2; i++) {
-        MEMOI_UNROLL
-        for (int k = 0; k < 4; k++) {
-            if (type == MEMO_TYPE_F32)
-                x[i][k] = memoi_f32_from_bits(groups[i].words[k]);
-            else
-                memoi_pair_widen(x[i] + 2 * k, groups[i].words[k], type);
-        }
+    for (int k = 0; k < 4; k++) {
+        if (type == MEMO_TYPE_F32)
+            x[k] = memoi_f32_from_bits(group->words[k]);
+        else
+            memoi_pair_widen(x + 2 * k, group->words[k], type);
     }
 }
 MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
                                                  memo_type type) {
     const int64_t end = memoi_loss_walk_end(walk);
+    memoi_plain_pair pair, next;
+    if (walk->column >= end) return sum;
+    pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
-        float x[2][MEMOI_ROW_GROUP];
-        memoi_plain_load(x, walk, type);
+        next = memoi_plain_next(walk, end, type);
         MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) sum = memoi_softmax_add(sum, x[i], 1 << memoi_row_shift(type));
+        for (int i = 0; i < 2; i++) {
+            float x[MEMOI_ROW_GROUP];
+            memoi_plain_widen(x, &pair.groups[i], type);
+            sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type));
+        }
+        pair = next;
     }
     return sum;
 }
@@ -2425,21 +2443,26 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
                                      const memoi_entropy_row* r, memoi_loss_walk* walk,
                                      memo_type type) {
     const int64_t end = memoi_loss_walk_end(walk), n_bytes = memoi_row_type_bytes(type);
+    memoi_plain_pair pair, next;
+    if (walk->column >= end) return;
+    pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
-        float x[2][MEMOI_ROW_GROUP];
-        memoi_plain_load(x, walk, type);
+        next = memoi_plain_next(walk, end, type); /* before the store, which may replace logits */
         MEMOI_UNROLL
         for (int i = 0; i < 2; i++) {
+            float x[MEMOI_ROW_GROUP];
             memoi_row_group group;
+            memoi_plain_widen(x, &pair.groups[i], type);
             MEMOI_UNROLL
             for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[i][k] = entropy->scale * (r->factor * memoi_loss_exp(x[i][k] - r->max));
+                x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max));
             MEMOI_UNROLL
             for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[i][k])
-                                                       : memoi_pair_narrow(x[i] + 2 * k, type);
+                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])
+                                                       : memoi_pair_narrow(x + 2 * k, type);
             memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
         }
+        pair = next;
     }
 }
 
