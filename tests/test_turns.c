@@ -159,12 +159,14 @@ TEST(search_finds_each_missing_wait_of_the_engine) {
 
 enum { RANKS = 3, N_BYTES = 64, N_ROUNDS = 4 };
 
-/* Rounds of a computation that writes bytes, a ring of messages and a maximum of all ranks, and a
- * computation that compares.  Transfers have a stream, which waits for the computation, and the
+/* Rounds of a computation that writes bytes, a ring of messages, a maximum and a sum of all ranks,
+ * and a computation that compares.  Transfers have a stream, which waits for the computation, and the
  * computation waits for it. */
 static int64_t run_ranks(uint64_t seed, int64_t without, MEMO_UNUSED int way) {
     const memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     static unsigned char from[RANKS][N_BYTES], to[RANKS][N_BYTES], most[RANKS][N_BYTES];
+    static const float parts[RANKS] = {1e8f, 1.25f, -1e8f}; /* another order, another sum */
+    float sums[RANKS];
     memo_device* devices[RANKS] = {NULL};
     memo_comm* comms[RANKS];
     memo_stream compute[RANKS], transfer[RANKS];
@@ -202,6 +204,8 @@ static int64_t run_ranks(uint64_t seed, int64_t without, MEMO_UNUSED int way) {
             CHECK_OK(memo_group_end(comms[r], transfer[r], &error));
             CHECK_OK(memo_all_reduce(comms[r], transfer[r], from[r], most[r], N_BYTES, MEMO_TYPE_U8,
                                      MEMO_REDUCTION_MAX, &error));
+            CHECK_OK(memo_all_reduce(comms[r], transfer[r], &parts[r], &sums[r], 1, MEMO_TYPE_F32,
+                                     MEMO_REDUCTION_SUM, &error));
             CHECK_OK(memo_event_record(inner, arrived[r], transfer[r], &error));
             CHECK_OK(dropping_event_wait(inner->context, arrived[r], compute[r], &error));
             CHECK_OK(memo_host_device_launch(inner, compute[r], run_pattern, &compare,
@@ -211,6 +215,10 @@ static int64_t run_ranks(uint64_t seed, int64_t without, MEMO_UNUSED int way) {
         CHECK_OK(memo_stream_synchronize(devices[r], transfer[r], &error));
         CHECK_OK(memo_stream_synchronize(devices[r], compute[r], &error));
         n_all += n_wrong[r];
+    }
+    for (int r = 0; r < RANKS; r++) {
+        const float sum = (parts[0] + parts[1]) + parts[2];
+        CHECK(!memcmp(&sums[r], &sum, sizeof sum));
     }
     if (without < 0)
         for (int r = 0; r < RANKS; r++)
