@@ -389,49 +389,37 @@ MEMOI memo_status memoi_hooks_fits(const char* field, int64_t budget, int64_t ne
                           (long long)budget, (long long)needed);
 }
 
-/* Candidates [begin, end) are KEPT, and the others behind begin SWAPPED.  Does that fit? */
-MEMOI int memoi_hooks_try(memo_hooks* h, const int64_t* candidates, int64_t n, int64_t begin,
-                          int64_t end, int64_t budget, memo_status* status, memo_error* error) {
-    for (int64_t i = begin; i < n; i++) h->planned[candidates[i]].offset = i < end ? -1 : 0;
-    if (!*status) *status = memoi_hooks_lay_out(h, 0, error);
-    return h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
+/* Of SWAPPED tensors [begin, end), as many stay KEPT as fit: all, or as many of the later half, then
+ * of the other.  The last two layers are not moved anyway. */
+MEMOI void memoi_hooks_keep(memo_hooks* h, int64_t begin, int64_t end, int64_t budget,
+                            int32_t* n_tries, memo_status* status, memo_error* error) {
+    const int64_t middle = (begin + end) / 2;
+    int64_t n = 0;
+    int fits;
+    for (int64_t i = begin; i < end; i++) {
+        memoi_hooks_tensor* t = &h->planned[i];
+        if (t->offset >= 0 && t->layer < h->n_layers - 2) n++, t->offset = -2;
+    }
+    if (n && !*status && --*n_tries >= 0) *status = memoi_hooks_lay_out(h, 0, error);
+    fits = n && !*status && *n_tries >= 0 &&
+           h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
+    for (int64_t i = begin; i < end; i++)
+        if (h->planned[i].offset == -2) h->planned[i].offset = fits ? -1 : 0;
+    if (!n || fits || n == 1 || *n_tries < 0) return;
+    memoi_hooks_keep(h, middle, end, budget, n_tries, status, error);
+    memoi_hooks_keep(h, begin, middle, budget, n_tries, status, error);
 }
 
-/* Gives each recorded tensor its rule.  Sizes are evaluated some hundred times at most, however
- * many tensors there are. */
+/* Gives each recorded tensor its rule.  The later a layer, the less time it has to travel. */
 MEMOI memo_status memoi_hooks_choose(memo_hooks* h, int64_t budget, memo_error* error) {
-    enum { N_ROUNDS = 16 };
-    int64_t* candidates = (int64_t*)memob_calloc(h->n_planned + 1, sizeof(int64_t));
-    int64_t n = 0, all_bytes = 0;
+    int32_t n_tries = 200; /* however many tensors there are */
+    int64_t all_bytes = 0;
     memo_status status = MEMO_STATUS_OK;
-    if (!candidates) return memob_no_memory(error, "memo_hooks");
-    for (int64_t i = 0; i < h->n_planned; i++) {
-        all_bytes += h->planned[i].size_bytes;
-        h->planned[i].offset = h->planned[i].may_move ? 0 : -1;
-    }
-    for (int64_t i = 0; i < h->n_planned && all_bytes <= budget; i++) h->planned[i].offset = -1;
-    status = memoi_hooks_lay_out(h, 0, error);
-
-    /* The last layers are not moved anyway.  The later a layer, the less time it has to travel. */
-    for (int64_t i = h->n_planned - 1; i >= 0; i--)
-        if (h->planned[i].offset >= 0 && h->planned[i].layer < h->n_layers - 2) candidates[n++] = i;
-
-    /* Keeps as many as fit, and goes on with the next that is smaller than the one that did not. */
-    for (int64_t begin = 0, round = 0; begin < n && round < N_ROUNDS && !status; round++) {
-        int64_t fits = begin, fails = n + 1;
-        while (fails - fits > 1 && !status) {
-            const int64_t end = fails > n ? n : (fits + fails) / 2;
-            *(memoi_hooks_try(h, candidates, n, begin, end, budget, &status, error) ? &fits
-                                                                                    : &fails) = end;
-            if (fits == n) break;
-        }
-        (void)memoi_hooks_try(h, candidates, n, begin, fits, budget, &status, error);
-        begin = fits + 1;
-        while (begin < n &&
-               h->planned[candidates[begin]].size_bytes >= h->planned[candidates[fits]].size_bytes)
-            begin++;
-    }
-    MEMO_FREE(candidates);
+    for (int64_t i = 0; i < h->n_planned; i++) all_bytes += h->planned[i].size_bytes;
+    for (int64_t i = 0; i < h->n_planned; i++)
+        h->planned[i].offset = h->planned[i].may_move && all_bytes > budget ? 0 : -1;
+    memoi_hooks_keep(h, 0, h->n_planned, budget, &n_tries, &status, error);
+    if (!status) status = memoi_hooks_lay_out(h, 0, error);
     h->stats.n_tensors = h->n_planned;
     return status;
 }
