@@ -389,8 +389,8 @@ MEMOI memo_status memoi_hooks_fits(const char* field, int64_t budget, int64_t ne
                           (long long)budget, (long long)needed);
 }
 
-/* Of SWAPPED tensors [begin, end), as many stay KEPT as fit: all, or as many of the later half, then
- * of the other.  The last two layers are not moved anyway. */
+/* Keeps as many of the SWAPPED tensors [begin, end) as fit: all, or what fits of the later half,
+ * then of the other half.  The last two layers are not moved anyway. */
 MEMOI void memoi_hooks_keep(memo_hooks* h, int64_t begin, int64_t end, int64_t budget,
                             int32_t* n_tries, memo_status* status, memo_error* error) {
     const int64_t middle = (begin + end) / 2;

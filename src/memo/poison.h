@@ -27,7 +27,7 @@ MEMOI void memob_poison(char* bytes, int64_t n_bytes) {
 }
 
 /* How many of the first bytes are poison. */
-MEMOI int64_t memob_poisoned(const char* bytes, int64_t n_bytes) {
+MEMOI int64_t memoi_poisoned(const char* bytes, int64_t n_bytes) {
     unsigned char poison[8];
     int64_t i = 0;
     memoi_poison_word(bytes, poison);
@@ -51,7 +51,7 @@ MEMOI uint64_t memob_digest(const char* bytes, int64_t n_bytes) {
 
 /* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
  * a quiet one elsewhere?  One could be chance in a tensor of integers. */
-MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
+MEMOI int memoi_is_of_poison(const char* bytes, int64_t n_bytes) {
     const char* end = bytes + n_bytes;
     int n = 0;
     for (; end - bytes >= 4; bytes += 4) {
@@ -67,8 +67,8 @@ MEMOI int memob_is_of_poison(const char* bytes, int64_t n_bytes) {
 MEMOI memo_row_content memob_row_content(const char* row, int64_t row_bytes) {
     memo_row_content found;
     found.digest = memob_digest(row, row_bytes);
-    found.n_poisoned = memob_poisoned(row, row_bytes);
-    found.is_of_poison = memob_is_of_poison(row, row_bytes);
+    found.n_poisoned = memoi_poisoned(row, row_bytes);
+    found.is_of_poison = memoi_is_of_poison(row, row_bytes);
     return found;
 }
 
@@ -145,7 +145,7 @@ MEMOI memo_status memob_probe_sweep(memob_probe* p, char* bytes, int64_t n_bytes
         status = memoi_probe_copy(p, bytes + at, n, is_fill, error);
         if (status || is_fill) continue;
         MEMO_ASSERT(n_poisoned && at + n <= n_bytes); /* 2 */
-        found = memob_poisoned(image, n);
+        found = memoi_poisoned(image, n);
         *n_poisoned = at + found;
         if (found < n) return status;
     }
@@ -166,7 +166,7 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
         status = memoi_probe_copy(p, bytes + at, n, 0, error);
         if (status) break;
         *hash = 31 * *hash + memob_digest(image, n);
-        *is_of_poison |= memob_poisoned(image, n) >= 8 || memob_is_of_poison(image, n);
+        *is_of_poison |= memoi_poisoned(image, n) >= 8 || memoi_is_of_poison(image, n);
     }
     MEMO_ASSERT(status || at == n_bytes); /* 2 */
     return status;
