@@ -1332,6 +1332,13 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 /* --- >>more engines ---
  * Knows: which engines a round adds.  Knows nothing of how they plan. */
 
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
+    const int64_t goal = memob_max(loop->target, loop->best->bound);
+    return memoi_fit_solve(loop->problem, 0, goal, loop->effort, loop->best)
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "first fit");
+}
+
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     memoi_effort* effort = loop->effort;

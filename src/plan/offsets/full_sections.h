@@ -167,7 +167,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
 
     /* The plan of the items of full sections. */
-    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 2) goto done;
+    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);
