@@ -53,3 +53,43 @@ TEST(a_longer_limit_takes_the_same_nodes) {
     }
     CHECK_CASE(n_searched > 30, "%d were searched", n_searched);
 }
+
+/* A node of a dense problem looks at millions of buffers, which count as nodes. So all engines have
+ * had their share within few nodes, and the plan is lower than that of greedy. */
+TEST(dense_problems_leave_greedy_behind) {
+    for (int k = 0; k < 2; k++) {
+        enum { N = 1500 };
+        own_plan* plan = new_plan(N, 0, 1);
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY, .time_limit_s = 1e6};
+        int64_t peak;
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t times[2] = {memo_test_int(0, 10 * N), memo_test_int(0, 10 * N)};
+            plan->buffers[i].id = i;
+            plan->buffers[i].size_bytes = memo_test_int(1, 2000);
+            plan->buffers[i].begin = memob_min(times[0], times[1]);
+            plan->buffers[i].end = memob_max(times[0], times[1]) + 1;
+        }
+        solve_valid(plan, &desc, k);
+        peak = plan->peak_bytes;
+        desc.engine = MEMO_PLAN_ENGINE_AUTO;
+        desc.node_limit = 20000;
+        solve_valid(plan, &desc, k);
+        CHECK_CASE(plan->peak_bytes < peak || plan->proof == MEMO_PROOF_OPTIMAL,
+                   "case %d: %lld, greedy %lld", k, (long long)plan->peak_bytes, (long long)peak);
+    }
+}
+
+/* Without holes below its plateaus, lowest offset lies above all fixed buffers; first fit does not. */
+TEST(greedy_fills_the_room_below_fixed_buffers) {
+    own_plan* plan = new_plan(2, 0, 1);
+    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
+    for (int64_t i = 0; i < 2; i++) {
+        plan->buffers[i].id = i;
+        plan->buffers[i].end = 10;
+        plan->buffers[i].size_bytes = 100;
+    }
+    plan->buffers[0].is_fixed = 1;
+    plan->buffers[0].offset_bytes = 100;
+    solve_valid(plan, &desc, 0);
+    CHECK_IS(plan->peak_bytes, ==, 200);
+}

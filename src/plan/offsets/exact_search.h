@@ -254,7 +254,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
             search->first_member[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
         const int64_t n_here = search->first_member[s + 1];
-        looks += (double)n_here * (double)n_here; /* each that is placed makes all be looked at */
+        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
