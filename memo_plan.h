@@ -2724,7 +2724,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
             search->first_member[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
         const int64_t n_here = search->first_member[s + 1];
-        looks += (double)n_here * (double)n_here; /* each that is placed makes all be looked at */
+        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
@@ -3582,7 +3582,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
  * come first, with so many nodes.  Then all other items go around these, by one order after the
- * other.  Does nothing if most items live in full sections. */
+ * other.  Does nothing if nearly all items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
