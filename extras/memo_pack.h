@@ -1257,8 +1257,7 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
                                    memoi_effort* effort, memoi_solution* best, int64_t* peak,
                                    memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own =
-        memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
+    memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
     memoi_ejections ejections;
     memoi_solution inner;
     memoi_problem part;

@@ -103,7 +103,7 @@ typedef struct memoi_search {
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
     int64_t least_nodes; /* of a run that comes to a plan at once */
-    int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
+    int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
     uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
