@@ -2449,6 +2449,8 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
  * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* More greedy runs, for a problem that is not easy. */
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 /* More engines in a round, each with so many nodes. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits; solve: plans with some of them. */
@@ -2460,6 +2462,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_pose(plan, problem)               1
 #define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
 #define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, solve, error)                                                   \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
@@ -2569,7 +2572,8 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
-    int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
+    int64_t least_nodes; /* of a run that comes to a plan at once */
+    int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
     uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
@@ -2605,7 +2609,9 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
-    int64_t n_nodes, node_stop;
+    int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
+    int64_t n_looks;                 /* at neighbors and members, until they make a node */
+    int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
     const memoi_deadline* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
@@ -2665,12 +2671,15 @@ enum {
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 
+enum { MEMOI_SEARCH_LOOKS = 1 << 14 }; /* that take the time of a node */
+
 /* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
  * frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
                               const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
+    double looks = 0;
     int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -2714,9 +2723,12 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
+        const int64_t n_here = search->first_member[s + 1];
+        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
+    search->least_nodes = n + (int64_t)(looks / 2 / MEMOI_SEARCH_LOOKS);
     memoi_search_list_members(search);
     return 1;
 }
@@ -2827,6 +2839,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
+    search->n_looks += first[i + 1] - first[i];
     for (k = first[i]; k < first[i + 1]; k++) {
         int64_t j = search->neighbors->list[k], offset = top;
         if (search->is_placed[j]) continue;
@@ -2953,6 +2966,8 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
             look.second_end = end;
         }
     }
+
+    search->n_looks += m;
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
     look.slack = n ? latest - lowest : INT64_MAX;
@@ -3180,14 +3195,16 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (++search->n_nodes % 16 == 0) {
+    search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
+    search->n_looks %= MEMOI_SEARCH_LOOKS;
+    if (++search->n_branches % 16 == 0) {
         if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
         if (search->answered &&
             __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
-           search->n_nodes >= search->node_stop;
+           search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
 /* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
@@ -3269,9 +3286,10 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Nodes of a run that can come to a plan at all. */
+/* Branches of the first run.  A run needs one for each item; half as many runs of twice as many
+ * branches come to more plans. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
-    return memob_max(500, problem->n_items + problem->n_items / 2);
+    return memob_max(500, 3 * problem->n_items);
 }
 
 /* Tells other searches when this one has an answer. */
@@ -3302,7 +3320,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
-    search->node_stop = memob_min(search->n_nodes + (int64_t)search->run_length, search->node_end);
+    search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
@@ -3385,9 +3403,11 @@ MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
 }
 
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until no capacity is left between.  0: no memory. */
+ * to the best peak, until no capacity is left between.  It waits for a later round if a run takes
+ * more nodes.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
+    if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
     if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
         return 0;
@@ -3400,7 +3420,7 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
 
 /* The nodes of an attempt in the first round: enough for several short runs. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
-    return memob_max(5000, memoi_search_shortest_run(problem));
+    return memob_max(5000, 8 * memoi_search_shortest_run(problem));
 }
 
 /* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
@@ -3562,7 +3582,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
  * come first, with so many nodes.  Then all other items go around these, by one order after the
- * other.  Does nothing if most items live in full sections. */
+ * other.  Does nothing if nearly all items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
@@ -3585,7 +3605,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
 
     /* The plan of the items of full sections. */
-    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 2) goto done;
+    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);
@@ -4368,7 +4388,8 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
         return status;
     for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
         status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+                                  memoi_loop_share(loop, is_large ? n_nodes : n_nodes / N),
+                                  loop->effort, loop->best, error);
     return status;
 }
 
@@ -4399,9 +4420,11 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
         memoi_loop_credit(loop, "mip");
-    } else if (loop->has_ejections > 0 && !memoi_problem_is_easy(loop->problem)) {
-        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                              loop->effort, loop->best);
+    } else if (!memoi_problem_is_easy(loop->problem)) {
+        status = memoi_pack_greedy(loop, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->has_ejections > 0)
+            memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                                  loop->effort, loop->best);
         memoi_loop_credit(loop, "greedy");
     }
     return status;

@@ -745,7 +745,8 @@ static int64_t random_log(int64_t low, int64_t high) {
 }
 
 /* Many buffers that live side by side: queues with jitter or a few long lives, lives of uniform
- * length, and lives whose logarithm is uniform. */
+ * length, lives whose logarithm is uniform, lives between any two times (whole), and at most a
+ * sixteenth of 4,096 times (short). */
 static memo_plan* dense(const char* shape, int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -762,6 +763,16 @@ static memo_plan* dense(const char* shape, int64_t n, uint64_t seed) {
         buffer->size_bytes = is_queue ? random_int(1, 2000) : random_log(64, 1 << 18);
         buffer->begin = is_queue ? i : random_int(0, n);
         buffer->end = buffer->begin + life;
+        if (shape[0] == 'w') {
+            const int64_t times[2] = {random_int(0, 10 * n), random_int(0, 10 * n)};
+            buffer->size_bytes = random_int(1, 2000);
+            buffer->begin = memob_min(times[0], times[1]);
+            buffer->end = memob_max(times[0], times[1]) + 1;
+        } else if (shape[0] == 's') {
+            buffer->size_bytes = random_int(1, 1 << 20);
+            buffer->begin = random_int(0, 4095);
+            buffer->end = memob_min(buffer->begin + random_int(1, 256), 4096);
+        }
     }
     return plan;
 }
@@ -2176,6 +2187,8 @@ static void add_cases(ablation* a, int seed) {
     for (int64_t n = 2000; n <= 4500; n += 1250) {
         add_case(a, "dense, uniform", dense("uniform", n, (uint64_t)(n + seed)), NULL);
         add_case(a, "dense, log", dense("log", n, (uint64_t)(n + seed)), NULL);
+        add_case(a, "dense, whole", dense("whole", n, (uint64_t)(n + seed)), NULL);
+        add_case(a, "dense, short", dense("short", n, (uint64_t)(n + seed)), NULL);
     }
     for (int64_t n = 100; n <= 1600; n *= 4)
         add_case(a, "rectangle", cut_rectangle(n, 1000, (uint64_t)(1000 * n + seed)), NULL);

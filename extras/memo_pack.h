@@ -1249,13 +1249,15 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Lowers a part, items first to last - 1, with so many nodes for each engine; sets its offsets and
- * *peak. */
+/* Lowers a part, items first to last - 1, with so many nodes for each engine, and MEMOI_SHARE or,
+ * for the only part that is left, MEMOI_TRIES times as many in all: no other engine waits for it.
+ * Sets its offsets and *peak. */
 MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
-                                   int64_t goal, int round, int64_t n_nodes, memoi_effort* effort,
-                                   memoi_solution* best, int64_t* peak, memo_error* error) {
+                                   int64_t goal, int round, int64_t n_nodes, int is_last,
+                                   memoi_effort* effort, memoi_solution* best, int64_t* peak,
+                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, MEMOI_SHARE * n_nodes);
+    memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
     memoi_ejections ejections;
     memoi_solution inner;
     memoi_problem part;
@@ -1303,6 +1305,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
                                     int64_t* n_parts, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, peak = 0;
+    int is_last;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
 
@@ -1319,7 +1322,8 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
         if (-parts[k].key <= goal || memoi_effort_is_over(effort)) break;
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        status = memoi_part_solve(problem, first, last, goal, round, n_nodes, effort, best,
+        is_last = k + 1 == n || -parts[k + 1].key <= goal;
+        status = memoi_part_solve(problem, first, last, goal, round, n_nodes, is_last, effort, best,
                                   &part_peak, error);
         peak = memob_max(peak, part_peak);
     }
@@ -1331,6 +1335,13 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 
 /* --- >>more engines ---
  * Knows: which engines a round adds.  Knows nothing of how they plan. */
+
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
+    const int64_t goal = memob_max(loop->target, loop->best->bound);
+    return memoi_fit_solve(loop->problem, 0, goal, loop->effort, loop->best)
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "first fit");
+}
 
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;

@@ -53,3 +53,59 @@ TEST(a_longer_limit_takes_the_same_nodes) {
     }
     CHECK_CASE(n_searched > 30, "%d were searched", n_searched);
 }
+
+/* The peak of first fit, the longest lives first, around fixed buffers. */
+static int64_t slow_first_fit(const memo_plan* plan) {
+    const int64_t n = plan->n_buffers;
+    int64_t peak = 0;
+    memo_plan copy = *plan;
+    char is_placed[64] = {0};
+    copy.buffers = malloc((size_t)n * sizeof(memo_buffer));
+    if (!copy.buffers) abort();
+    memcpy(copy.buffers, plan->buffers, (size_t)n * sizeof(memo_buffer));
+    for (int64_t i = 0; i < n; i++) is_placed[i] = (char)plan->buffers[i].is_fixed;
+    for (int64_t placed = 0; placed >= 0;) {
+        memo_buffer* next;
+        int64_t most = -1, moved = 1;
+        placed = -1;
+        for (int64_t i = 0; i < n; i++) {
+            const memo_buffer* b = &plan->buffers[i];
+            const int64_t life = b->end - b->begin;
+            if (is_placed[i] || life * 100000 + b->size_bytes <= most) continue;
+            most = life * 100000 + b->size_bytes;
+            placed = i;
+        }
+        if (placed < 0) break;
+        next = &copy.buffers[placed];
+        next->offset_bytes = 0;
+        while (moved) {
+            moved = 0;
+            for (int64_t j = 0; j < n; j++) {
+                const memo_buffer* b = &copy.buffers[j];
+                if (!is_placed[j] || b->begin >= next->end || b->end <= next->begin ||
+                    b->offset_bytes >= next->offset_bytes + next->size_bytes ||
+                    b->offset_bytes + b->size_bytes <= next->offset_bytes)
+                    continue;
+                next->offset_bytes = b->offset_bytes + b->size_bytes;
+                moved = 1;
+            }
+        }
+        is_placed[placed] = 1;
+    }
+    for (int64_t i = 0; i < n; i++)
+        peak = memob_max(peak, copy.buffers[i].offset_bytes + copy.buffers[i].size_bytes);
+    free(copy.buffers);
+    return peak;
+}
+
+/* Lowest offset lies above all fixed buffers; first fit uses the room below. */
+TEST(greedy_takes_first_fit_around_fixed_buffers) {
+    for (int k = 0; k < 100; k++) {
+        own_plan* plan = random_plan(60, 1000, (features){.has_fixed = 1});
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY, .time_limit_s = 1e6};
+        const int64_t most = slow_first_fit(plan);
+        solve_valid(plan, &desc, k);
+        CHECK_CASE(plan->peak_bytes <= most, "case %d: %lld, first fit %lld", k,
+                   (long long)plan->peak_bytes, (long long)most);
+    }
+}

@@ -70,14 +70,16 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (++search->n_nodes % 16 == 0) {
+    search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
+    search->n_looks %= MEMOI_SEARCH_LOOKS;
+    if (++search->n_branches % 16 == 0) {
         if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
         if (search->answered &&
             __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
-           search->n_nodes >= search->node_stop;
+           search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
 /* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure

@@ -102,7 +102,8 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
-    int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
+    int64_t least_nodes; /* of a run that comes to a plan at once */
+    int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
     uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
@@ -138,7 +139,9 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
-    int64_t n_nodes, node_stop;
+    int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
+    int64_t n_looks;                 /* at neighbors and members, until they make a node */
+    int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
     const memoi_deadline* clock;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
@@ -198,12 +201,15 @@ enum {
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
 
+enum { MEMOI_SEARCH_LOOKS = 1 << 14 }; /* that take the time of a node */
+
 /* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
  * frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
                               const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
+    double looks = 0;
     int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -247,9 +253,12 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
+        const int64_t n_here = search->first_member[s + 1];
+        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
+    search->least_nodes = n + (int64_t)(looks / 2 / MEMOI_SEARCH_LOOKS);
     memoi_search_list_members(search);
     return 1;
 }

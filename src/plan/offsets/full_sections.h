@@ -144,7 +144,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
  * come first, with so many nodes.  Then all other items go around these, by one order after the
- * other.  Does nothing if most items live in full sections. */
+ * other.  Does nothing if nearly all items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
@@ -167,7 +167,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
 
     /* The plan of the items of full sections. */
-    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 2) goto done;
+    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);

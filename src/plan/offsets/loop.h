@@ -83,7 +83,8 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
         return status;
     for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
         status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, n_nodes), loop->effort, loop->best, error);
+                                  memoi_loop_share(loop, is_large ? n_nodes : n_nodes / N),
+                                  loop->effort, loop->best, error);
     return status;
 }
 
@@ -114,9 +115,11 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
         memoi_loop_credit(loop, "mip");
-    } else if (loop->has_ejections > 0 && !memoi_problem_is_easy(loop->problem)) {
-        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                              loop->effort, loop->best);
+    } else if (!memoi_problem_is_easy(loop->problem)) {
+        status = memoi_pack_greedy(loop, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->has_ejections > 0)
+            memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                                  loop->effort, loop->best);
         memoi_loop_credit(loop, "greedy");
     }
     return status;

@@ -18,6 +18,8 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
  * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* More greedy runs, for a problem that is not easy. */
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 /* More engines in a round, each with so many nodes. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits; solve: plans with some of them. */
@@ -29,6 +31,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_pose(plan, problem)               1
 #define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
 #define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, solve, error)                                                   \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \

@@ -111,6 +111,8 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         }
     }
 
+    search->n_looks += m;
+
     /* Branching reads the look later.  The log restores the old one if the node fails. */
     look.slack = n ? latest - lowest : INT64_MAX;
     memoi_search_log_look(search, s);

@@ -107,6 +107,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
+    search->n_looks += first[i + 1] - first[i];
     for (k = first[i]; k < first[i + 1]; k++) {
         int64_t j = search->neighbors->list[k], offset = top;
         if (search->is_placed[j]) continue;

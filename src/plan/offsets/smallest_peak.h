@@ -27,9 +27,10 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Nodes of a run that can come to a plan at all. */
+/* Branches of the first run.  A run needs one for each item; half as many runs of twice as many
+ * branches come to more plans. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
-    return memob_max(500, problem->n_items + problem->n_items / 2);
+    return memob_max(500, 3 * problem->n_items);
 }
 
 /* Tells other searches when this one has an answer. */
@@ -60,7 +61,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
-    search->node_stop = memob_min(search->n_nodes + (int64_t)search->run_length, search->node_end);
+    search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
@@ -143,9 +144,11 @@ MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
 }
 
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until no capacity is left between.  0: no memory. */
+ * to the best peak, until no capacity is left between.  It waits for a later round if a run takes
+ * more nodes.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
+    if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
     if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
         return 0;
@@ -158,7 +161,7 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
 
 /* The nodes of an attempt in the first round: enough for several short runs. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
-    return memob_max(5000, memoi_search_shortest_run(problem));
+    return memob_max(5000, 8 * memoi_search_shortest_run(problem));
 }
 
 /* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
