@@ -123,8 +123,8 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.update = update;
-    desc.update_may = MEMO_MAY_FUSE | MEMO_MAY_DEFER; /* no norm of all gradients is needed */
-    desc.n_outputs = MEMO_NO_OUTPUTS;                 /* gradients are states */
+    desc.update_may = MEMO_MAY_FUSE;  /* when a layer's backward ends: no norm is needed */
+    desc.n_outputs = MEMO_NO_OUTPUTS; /* gradients are states */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);

@@ -464,6 +464,39 @@ TEST(the_update_is_planned_where_it_is_faster) {
                n_limits);
 }
 
+/* Of the moments that a trainer allows the plan takes the one of the shortest step. */
+TEST(the_update_is_planned_when_it_is_fastest) {
+    int n[MEMO_UPDATE_DEFERRED + 1] = {0, 0, 0, 0};
+    for (int i = 0; i < 24; i++) {
+        static const int32_t may[] = {0, MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS,
+                                      MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS, MEMO_MAY_DEFER,
+                                      MEMO_MAY_FUSE | MEMO_MAY_DEFER};
+        double step_s[5];
+        trainer t;
+        timed times;
+        do random_times(&t, &times);
+        while (t.desc.n_layers < 3);
+        t.desc.update_on = MEMO_UPDATE_DEVICE;
+        t.desc.policy = MEMO_POLICY_RECOMPUTE;
+        CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        for (int k = 0; k < 5; k++) {
+            t.desc.update_may = may[k];
+            own_step_plan* plan = step_plan_of(&t.desc, &times.times);
+            step_s[k] = plan->fits ? plan->times->step_s : HUGE_VAL;
+            if (k < 3 && plan->n_streamed) CHECK_IS(plan->update_at, ==, MEMO_UPDATE_PASS + k);
+            if (k > 2) n[plan->update_at]++;
+        }
+        CHECK_CASE(step_s[3] <= 1.002 * fmin(step_s[0], step_s[2]), "case %d: %g, %g, %g", i,
+                   step_s[3], step_s[0], step_s[2]);
+        CHECK_CASE(step_s[4] <= 1.002 * fmin(step_s[0], fmin(step_s[1], step_s[2])),
+                   "case %d: %g, pass %g, fused %g, deferred %g", i, step_s[4], step_s[0],
+                   step_s[1], step_s[2]);
+    }
+    CHECK_CASE(n[MEMO_UPDATE_FUSED] > 3 && n[MEMO_UPDATE_DEFERRED] > 3,
+               "%d passes, %d fused, %d deferred", n[MEMO_UPDATE_PASS], n[MEMO_UPDATE_FUSED],
+               n[MEMO_UPDATE_DEFERRED]);
+}
+
 /* Also by a checked session.  A plan needs the functions that its sessions call. */
 TEST(updates_on_the_host_are_measured) {
     own_device* device = new_host(0);

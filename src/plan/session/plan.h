@@ -696,8 +696,12 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
                                       : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
-/* Ranks the other moments of the update with the stage's streamed states; *at becomes the one of
- * the shortest step. */
+/* Of equal steps the first is chosen: a fused update copies least. */
+static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
+                                                MEMO_UPDATE_PASS};
+
+/* Ranks the moments of the update with the stage's streamed states; *at becomes the one of the
+ * shortest step. */
 MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
@@ -706,14 +710,14 @@ MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_
     const int32_t chosen = s->update_at;
     double best_s = HUGE_VAL, step_s;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = MEMO_UPDATE_DEFERRED; k >= MEMO_UPDATE_PASS && !status; k--) {
-        if (!memoi_session_may_update(&s->desc, k)) continue;
-        s->update_at = k;
+    for (int32_t k = 0; k < 3 && !status; k++) {
+        if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
+        s->update_at = memoi_session_moments[k];
         status = memoi_session_set_streams(s, n, n_spilled, 0, error);
         if (!status) status = memoi_session_rank(s, other_bytes, &step_s, error);
         if (status || step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
         best_s = step_s;
-        *at = k;
+        *at = memoi_session_moments[k];
     }
     s->update_at = chosen; /* the stage's */
     return status ? status : memoi_session_set_streams(s, n, n_spilled, 0, error);
@@ -726,8 +730,9 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     double step_s, other_s;
     int32_t at, first;
     memo_status status;
-    s->update_at = MEMO_UPDATE_DEFERRED;
-    while (!memoi_session_may_update(&s->desc, s->update_at)) s->update_at--;
+    for (int32_t k = 2; k >= 0; k--)
+        if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
+            s->update_at = memoi_session_moments[k];
     at = s->update_at;
     status = memoi_session_choose_streams(s, &step_s, error);
     if (!status && s->is_measured && step_s < HUGE_VAL && plan->n_streamed &&
