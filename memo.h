@@ -1075,8 +1075,7 @@ typedef struct memo_swap_desc {
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
     void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
-     * than that, even and odd layers that are moved must alternate. */
+    /* The third tier.  Places for layers in host memory; 0: one for each moved layer. */
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
@@ -1248,7 +1247,7 @@ typedef struct memo_state {
  *     >>clock                seconds of a step
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
- *     >>swap order           the operations of a step
+ *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
  *     >>states               states that travel between host and device */
 
@@ -1503,17 +1502,27 @@ MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_byte
 typedef struct memob_arrays {
     void* latest;   /* each array begins after the address of the one before it */
     int32_t failed; /* there was no memory for one of them */
+    int32_t keeps;  /* memoi_arrays_rewind was called: arrays lie in the block if there is room */
+    char* block;
+    int64_t block_bytes, used_bytes; /* used_bytes: as if it had room for all */
 } memob_arrays;
 
 #define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
 
-/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
-MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
-                                            size_t element_bytes) {
+/* Adds an array like memob_calloc, but its elements may be anything.  Check `failed` once, after
+ * the last one. */
+MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count,
+                                             size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
-    char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
-                      ? NULL
-                      : (char*)memob_calloc(count + n_more, element_bytes);
+    char* block;
+    if (arrays->keeps && count >= 0 && count < MEMOB_BYTES_MAX / (int64_t)element_bytes / 2) {
+        const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
+        arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
+        if (arrays->used_bytes <= arrays->block_bytes) return arrays->block + begin;
+    }
+    block = count < 0 || count > MEMOB_BYTES_MAX - n_more
+                ? NULL
+                : (char*)memob_calloc(count + n_more, element_bytes);
     if (!block) {
         arrays->failed = 1;
         return NULL;
@@ -1523,8 +1532,17 @@ MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
     return block + MEMOI_ARRAYS_HEAD;
 }
 
+MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
+                                            size_t element_bytes) {
+    void* array = memoi_arrays_take(arrays, count, element_bytes);
+    if (array && arrays->keeps) memset(array, 0, (size_t)count * element_bytes);
+    return array;
+}
+
 /* The same, of a type. */
 #define MEMOB_ARRAY(arrays, type, count) ((type*)memob_arrays_add(arrays, count, sizeof(type)))
+#define MEMOB_ARRAY_OF_ANY(arrays, type, count)                                                    \
+    ((type*)memoi_arrays_take(arrays, count, sizeof(type)))
 
 MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
     while (arrays->latest) {
@@ -1532,7 +1550,24 @@ MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
         memcpy(&arrays->latest, block, sizeof arrays->latest);
         MEMO_FREE(block);
     }
-    arrays->failed = 0;
+    MEMO_FREE(arrays->block);
+    memset(arrays, 0, sizeof *arrays);
+}
+
+/* Drops all arrays like memob_arrays_free, but keeps memory for the next ones: arrays of the same
+ * sizes then allocate nothing. */
+MEMOI void memoi_arrays_rewind(memob_arrays* arrays) {
+    memob_arrays kept = *arrays;
+    arrays->block = NULL;
+    memob_arrays_free(arrays);
+    if (kept.used_bytes > kept.block_bytes) {
+        MEMO_FREE(kept.block);
+        kept.block = (char*)memob_calloc(2 * kept.used_bytes, 1);
+        kept.block_bytes = kept.block ? 2 * kept.used_bytes : 0;
+    }
+    arrays->keeps = 1;
+    arrays->block = kept.block;
+    arrays->block_bytes = kept.block_bytes;
 }
 
 /* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
@@ -3228,7 +3263,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
                                    int64_t* culprit, memo_error* error) {
     int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_piece* pieces = MEMOB_ARRAY(&arrays, memob_piece, n_most);
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n_most);
     memob_keyed* events = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_most);
@@ -3295,7 +3330,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 /* Sorts buffers by begin, stably; gaps, holds and waits follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n);
     memo_buffer* sorted = MEMOB_ARRAY(&arrays, memo_buffer, n);
     int64_t* place = MEMOB_ARRAY(&arrays, int64_t, n);
@@ -4534,7 +4569,7 @@ MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
 MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
                                   memo_error* error) {
     const memo_plan* plan = arena->plan;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     int64_t* place = MEMOB_ARRAY(&arrays, int64_t, 2 * arena->n_buffers); /* of an event's index */
     memo_status status = MEMO_STATUS_OK;
     arena->steps = MEMOB_ARRAY(&arena->arrays, memoi_step, 2 * plan->n_waits);
@@ -6824,6 +6859,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t is_awaited; /* an operation of another stream waits for it: record an event */
+    int32_t may_be_empty;
     int32_t first_part, n_parts;
     int32_t first_touch, n_touches; /* see memoi_waits_add */
     int64_t n_bytes;                /* of the parts that travel */
@@ -6846,6 +6882,12 @@ typedef struct memob_law_desc {
      * file.  Items are whole slots, which are the cells: quicker. */
     int32_t n_slots[3];
     int64_t places_at, place_bytes, parcels_at; /* first place on the host; first parcel in file */
+    /* NULL, or memory that many laws share, one after the other: then each is made in the law
+     * before, or in one that is all zero.  The caller frees it. */
+    memob_arrays* work;
+    /* NULL, or for each item whether a sink may leave out operations of such items alone, because
+     * there are no bytes this time: what is awaited then is marked, too. */
+    const char* may_be_empty;
 } memob_law_desc;
 
 typedef struct memob_law {
@@ -6856,6 +6898,7 @@ typedef struct memob_law {
     int32_t* touches;
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
+    int32_t has_empty; /* some operations may be empty */
     int32_t n_spilled; /* parcels that go to the file in a list, of place_bytes each */
     int64_t n_kept[MEMOB_N_STREAMS];   /* for memob_waits_make */
     int32_t n_events[MEMOB_N_STREAMS]; /* for memob_records: waits then are exact */
@@ -6887,7 +6930,7 @@ typedef struct memoi_stay {
     int64_t at, host;
 } memoi_stay;
 
-/* A transfer.  What has the same numbers, but for `stay`, is one operation. */
+/* A transfer.  What has the same numbers, but for `item`, is one operation. */
 typedef struct memoi_due {
     int32_t slot;  /* 0: before all lists; t + 1: behind the visit of time t */
     int32_t order; /* 0: store, 1: load */
@@ -6895,7 +6938,8 @@ typedef struct memoi_due {
     int32_t free_s
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
-    int32_t item, stay;
+    int32_t item;
+    int64_t at, host; /* offsets; of a parcel's item: host is in the parcel */
 } memoi_due;
 
 typedef struct memoi_bytes {
@@ -6917,8 +6961,9 @@ typedef struct memoi_parcel {
 typedef struct memoi_maker {
     const memob_law_desc* desc;
     memob_law* law;
-    int32_t n_lists, n_times; /* all lists */
-    int64_t* borders;         /* sorted; cell k is [borders[k], borders[k + 1]) */
+    int32_t n_lists;     /* all lists */
+    int32_t list, visit; /* of the operations that are added */
+    int64_t* borders;    /* sorted; cell k is [borders[k], borders[k + 1]) */
     int64_t n_borders;
     memoi_stay* stays;
     int32_t n_stays;
@@ -6932,9 +6977,11 @@ typedef struct memoi_maker {
     memoi_bytes* ranges;    /* of each operation: reads, then writes */
     int32_t* first_range;   /* (n_ops, 2), + 1 */
     int64_t n_ranges, ranges_most, parts_most, ops_most;
+    int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *loads; /* parcel of each place, -1: none; loads of each parcel: indices of due */
+        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
+    int32_t* loads;  /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -6945,13 +6992,13 @@ MEMOI int memoi_compare_int64(const void* left, const void* right) {
     return memob_compare(a, b);
 }
 
+/* Of the same slot. */
 MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
-    if (a->slot != b->slot) return memob_compare(a->slot, b->slot);
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
-    return a->item != b->item ? memob_compare(a->item, b->item) : memob_compare(a->stay, b->stay);
+    return memob_compare(a->item, b->item);
 }
 
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
@@ -7015,11 +7062,9 @@ MEMOI int64_t memoi_piece_at(const memoi_maker* m, int64_t at) {
 
 MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 && !item->is_kept; }
 
-/* Is the visit of this time in its list? */
-MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t time) {
-    const int32_t list = time / desc->n_visits;
-    return memoi_list_has(&desc->visits[time % desc->n_visits],
-                          desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
+/* Is the visit in the list? */
+MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
+    return memoi_list_has(&desc->visits[visit], desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
 }
 
 /* Where a use finds its bytes. */
@@ -7027,8 +7072,9 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
-/* A use begins a stay, or the item's latest stay goes on. */
-MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
+/* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
+MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
+                         char* makes) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
@@ -7036,15 +7082,14 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
     const int64_t end =
         m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
-    int goes_on = k >= 0 && m->stays[k].at == at;
+    int goes_on;
 
     /* What does not live on ends with its list. */
-    if (k >= 0 && !item->lives_on &&
-        m->stays[k].first / m->desc->n_visits < time / m->desc->n_visits)
-        k = -1;
+    if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
+    goes_on = k >= 0 && m->stays[k].at == at;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
-        goes_on &= k >= 0 && m->owners[c] == k;
+        goes_on &= m->owners[c] == k;
         before = (int32_t)memob_max(before, m->used[c]);
     }
     if (!goes_on) {
@@ -7058,8 +7103,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
         k = m->n_stays++;
         m->stays[k] = fresh;
         m->latest[use->item] = k;
-        m->makes[(int64_t)(time / m->desc->n_visits) * m->desc->n_uses + use_number] =
-            use->how == MEMOB_USE_MAKE;
+        makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -7084,7 +7128,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     m->borders = MEMOB_ARRAY(&m->arrays, int64_t, has_slots ? 0 : 2 * n_uses);
     m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
-    m->stays = MEMOB_ARRAY(&m->arrays, memoi_stay, m->n_lists * n_uses);
+    m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
@@ -7109,10 +7153,14 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < m->n_borders; c++) m->owners[c] = m->used[c] = -1;
 
-    for (int32_t t = 0; t < m->n_times; t++) {
-        const int32_t v = t % d->n_visits;
-        for (int32_t u = m->first_use[v]; memoi_law_has(d, t) && u < m->first_use[v + 1]; u++)
-            if (memoi_item_moves(&d->items[d->uses[u].item])) memoi_law_use(m, u, t);
+    for (int32_t list = 0; list < m->n_lists; list++) {
+        const int32_t begin = list * d->n_visits;
+        char* makes = m->makes + list * n_uses;
+        for (int32_t v = 0; v < d->n_visits; v++)
+            for (int32_t u = m->first_use[v], end = m->first_use[v + 1];
+                 u < end && memoi_law_has(d, list, v); u++)
+                if (memoi_item_moves(&d->items[d->uses[u].item]))
+                    memoi_law_use(m, u, begin + v, begin, makes);
     }
     return MEMO_STATUS_OK;
 }
@@ -7132,21 +7180,50 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
            memoi_stay_host(m, other) == memoi_stay_host(m, stay);
 }
 
-MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t at,
+MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
-    const memoi_due due = {at + 1,
-                           order,
-                           need,
-                           {free_0, free_1},
-                           m->desc->items[stay->item].parcel,
-                           stay->item,
-                           (int32_t)(stay - m->stays)};
-    if (at < m->law->n_lists * m->desc->n_visits) m->due[m->n_due++] = due;
+    const memob_item* item = &m->desc->items[stay->item];
+    const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
+    const memoi_due due = {
+        time + 1,     order,
+        need,         {free_0, free_1},
+        item->parcel, stay->item,
+        stay->at,     item->parcel < 0 ? memoi_stay_host(m, version) : item->host};
+    if (time < m->law->n_lists * m->desc->n_visits) m->due[m->n_due++] = due;
+}
+
+/* Sorts by slot, then by memoi_due_compare: few are of one slot. */
+MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
+    const int32_t n_slots = m->law->n_lists * m->desc->n_visits + 1;
+    const memoi_due* dues = m->due;
+    memoi_due* sorted = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, m->n_due);
+    int32_t* first = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)n_slots + 1);
+    if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
+    for (int32_t k = 0; k < m->n_due; k++) first[dues[k].slot + 1]++;
+    for (int32_t slot = 0; slot < n_slots; slot++) first[slot + 1] += first[slot];
+    for (int32_t k = 0; k < m->n_due; k++) sorted[first[dues[k].slot]++] = dues[k];
+
+    /* Now first is the end of each slot. */
+    for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
+        if (first[slot] - begin > 16)
+            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
+        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+            const memoi_due due = sorted[k];
+            int32_t to = k;
+            while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {
+                sorted[to] = sorted[to - 1];
+                to--;
+            }
+            sorted[to] = due;
+        }
+    }
+    m->due = sorted;
+    return MEMO_STATUS_OK;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
-    m->due = MEMOB_ARRAY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
+    m->due = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
     if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
@@ -7173,24 +7250,23 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
                               s->value);
     }
-    qsort(m->due, (size_t)m->n_due, sizeof *m->due, memoi_due_compare);
-    return MEMO_STATUS_OK;
+    return memoi_law_sort_dues(m, error);
 }
 
 /* --- operations --- */
 
-MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind, int32_t slot) {
+MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
-    const int32_t n = m->desc->n_visits;
     memob_op* op = &m->law->ops[m->law->n_ops++];
     MEMO_ASSERT(m->law->n_ops <= m->ops_most);
     memset(op, 0, sizeof *op);
     op->kind = kind;
     op->stream = streams[kind];
-    op->list = slot ? (slot - 1) / n : 0;
-    op->visit = slot ? (slot - 1) % n : -1;
+    op->list = m->list;
+    op->visit = m->visit;
     op->first_part = m->law->n_parts;
+    op->first_touch = m->law->n_touches;
     if (kind == MEMOB_OP_VISIT && m->desc->updates_on_host &&
         m->desc->visits[op->visit].pass == MEMOB_UPDATE)
         op->stream = MEMOB_STREAM_FILE;
@@ -7202,18 +7278,34 @@ MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_
     const memob_part part = {item, from, to, n_bytes};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
+    if (op->kind != MEMOB_OP_VISIT) {
+        op->may_be_empty = m->desc->may_be_empty && m->desc->may_be_empty[item] &&
+                           (!op->n_parts || op->may_be_empty);
+        m->law->has_empty |= op->may_be_empty;
+        op->n_bytes += n_bytes;
+    }
     op->n_parts++;
-    if (op->kind != MEMOB_OP_VISIT) op->n_bytes += n_bytes;
 }
 
-MEMOI void memoi_law_add_range(memoi_maker* m, int64_t begin, int64_t n_bytes) {
-    MEMO_ASSERT(m->n_ranges < m->ranges_most);
+/* Bytes that an operation reads or writes.  A slot is a cell; a parcel's items share one. */
+MEMOI void memoi_law_add_range(memoi_maker* m, memob_op* op, int32_t writes, int64_t begin,
+                               int64_t n_bytes) {
+    memob_law* law = m->law;
+    MEMO_ASSERT(m->n_ranges < m->ranges_most && law->n_touches < m->ranges_most);
+    if (m->desc->n_slots[0]) {
+        const int32_t touch = 2 * (int32_t)memoi_piece_at(m, begin) + writes;
+        MEMO_ASSERT(n_bytes == 1 && touch < 2 * law->n_cells);
+        if (op->n_touches && law->touches[law->n_touches - 1] == touch) return;
+        law->touches[law->n_touches++] = touch;
+        op->n_touches++;
+        return;
+    }
     m->ranges[m->n_ranges].begin = begin;
     m->ranges[m->n_ranges++].end = begin + n_bytes;
 }
 
 /* The bytes of copies. */
-MEMOI void memoi_law_end_op(memoi_maker* m, const memob_op* op) {
+MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     static const int64_t tiers[][2] = {{0, 0},
                                        {0, MEMOI_ON_HOST},
                                        {MEMOI_ON_HOST, 0},
@@ -7224,20 +7316,21 @@ MEMOI void memoi_law_end_op(memoi_maker* m, const memob_op* op) {
     for (int32_t writes = 0; writes < 2; writes++) {
         first[writes] = (int32_t)m->n_ranges;
         for (int32_t k = 0; k < op->n_parts; k++)
-            memoi_law_add_range(m, tiers[op->kind][writes] + (writes ? parts[k].to : parts[k].from),
+            memoi_law_add_range(m, op, writes,
+                                tiers[op->kind][writes] + (writes ? parts[k].to : parts[k].from),
                                 parts[k].n_bytes);
     }
     first[2] = (int32_t)m->n_ranges;
 }
 
 /* A visit: the items that it makes, and the bytes of its uses. */
-MEMOI void memoi_law_add_visit(memoi_maker* m, int32_t time) {
+MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const memob_law_desc* d = m->desc;
-    const int32_t visit = time % d->n_visits;
-    const char* makes = &m->makes[(int64_t)(time / d->n_visits) * d->n_uses];
-    memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT, time + 1);
+    const int32_t visit = m->visit;
+    const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
+    memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     int32_t* first = &m->first_range[2 * (op - m->law->ops)];
-    m->law->visit_ops[time] = (int32_t)(op - m->law->ops);
+    m->law->visit_ops[(int64_t)m->list * d->n_visits + visit] = (int32_t)(op - m->law->ops);
     for (int32_t writes = 0; writes < 2; writes++) {
         first[writes] = (int32_t)m->n_ranges;
         for (int32_t u = m->first_use[visit]; u < m->first_use[visit + 1]; u++) {
@@ -7248,7 +7341,8 @@ MEMOI void memoi_law_add_visit(memoi_maker* m, int32_t time) {
             if (!memoi_item_moves(item)) continue;
             if (writes && makes[u])
                 memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_bytes);
-            if (writes != is_read) memoi_law_add_range(m, memoi_use_at(item, use), item->n_bytes);
+            if (writes != is_read)
+                memoi_law_add_range(m, op, writes, memoi_use_at(item, use), item->n_bytes);
         }
     }
     first[2] = (int32_t)m->n_ranges;
@@ -7262,68 +7356,71 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_bytes;
 }
 
-/* The slot of its next load. */
-MEMOI int32_t memoi_parcel_due(const memoi_maker* m, int32_t parcel) {
-    const memoi_parcel* p = &m->parcels[parcel];
-    return p->load < p->loads_end ? m->due[m->loads[p->load]].slot : INT32_MAX;
+/* Notes when a place is worth giving away: with the next load of its parcel; never while the parcel
+ * is not whole. */
+MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
+    if (p->place < 0) return;
+    m->places_due[p->place] = p->n_stores              ? -1
+                              : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
+                                                       : INT32_MAX - 1;
 }
 
-MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p, int32_t slot) {
+MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
     const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_bytes;
-    memob_op* op = memoi_law_add_op(m, kind, slot);
+    memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
                        kind == MEMOB_OP_READ ? on_host : in_file, p->n_bytes);
     memoi_law_end_op(m, op);
 }
 
-MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p, int32_t slot) {
+MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
     if (p->is_in_file) return;
     if (p->room < 0) p->room = m->law->n_spilled++;
-    memoi_parcel_copy(m, MEMOB_OP_WRITE, p, slot);
+    memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
     p->is_in_file = 1;
 }
 
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
  * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
-MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel, int32_t slot) {
-    int32_t best = -1, old;
-    for (int32_t k = 0; k < m->desc->n_places && (best < 0 || m->places[best] >= 0); k++) {
-        const int32_t other = m->places[k];
-        if (other >= 0 && m->parcels[other].n_stores) continue;
-        if (best < 0 || other < 0 ||
-            memoi_parcel_due(m, other) > memoi_parcel_due(m, m->places[best]))
+MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
+    int32_t best = -1, farthest = -1, old;
+    for (int32_t k = 0; k < m->desc->n_places && farthest < INT32_MAX; k++)
+        if (m->places_due[k] > farthest) {
             best = k;
-    }
+            farthest = m->places_due[k];
+        }
     if (best < 0) return 0;
     old = m->places[best];
     if (old >= 0) {
-        memoi_parcel_write(m, &m->parcels[old], slot);
+        memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
         if (m->parcels[old].load < m->parcels[old].loads_end)
             m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
+    memoi_parcel_tell(m, &m->parcels[parcel]);
     return 1;
 }
 
-MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel, int32_t slot) {
-    if (!memoi_parcel_place(m, parcel, slot)) return 0;
-    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel], slot);
+MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
+    if (!memoi_parcel_place(m, parcel)) return 0;
+    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
     return 1;
 }
 
 /* A place is free: the parcel in the file with the nearest load comes back. */
-MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
+MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
+    m->places_due[p->place] = INT32_MAX;
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
         if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
             m->loads[next->load] == m->ahead)
-            return memoi_parcel_read(m, due->parcel, slot);
+            return memoi_parcel_read(m, due->parcel);
     }
     return 1;
 }
@@ -7332,11 +7429,7 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
 
 /* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
-    const memoi_stay* s = &m->stays[due->stay];
-    const memob_item* item = &m->desc->items[s->item];
-    if (item->parcel >= 0) return memoi_place_at(m, &m->parcels[item->parcel]) + item->host;
-    if (due->order && s->previous >= 0) s = &m->stays[s->previous];
-    return memoi_stay_host(m, s);
+    return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
 /* Copies between the host's window of states and their homes in the file. */
@@ -7346,7 +7439,7 @@ MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, 
         const memob_item* item = &m->desc->items[due[k].item];
         const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
         if (item->file < 0) continue;
-        if (!op) op = memoi_law_add_op(m, kind, due->slot);
+        if (!op) op = memoi_law_add_op(m, kind);
         memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
                            kind == MEMOB_OP_READ ? host : item->file, item->n_bytes);
     }
@@ -7359,35 +7452,37 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
     memob_op* op;
     if (p && p->place < 0 &&
-        !(is_load ? memoi_parcel_read(m, due->parcel, due->slot)
-                  : memoi_parcel_place(m, due->parcel, due->slot)))
+        !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
+    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
 
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due->slot);
+    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
     for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = m->stays[due[k].stay].at;
+        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
         memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
                            m->desc->items[due[k].item].n_bytes);
     }
     memoi_law_end_op(m, op);
 
-    if (!is_load) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;
         p->is_in_file = 0;
-        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p, due->slot);
+        memoi_parcel_tell(m, p);
+        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
     p->load += n;
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p, due->slot);
+    memoi_parcel_tell(m, p);
+    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
-    const int32_t n = m->desc->n_visits;
+    const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
     int32_t n_loads = 0;
+    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
@@ -7398,7 +7493,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     /* loads_end counts first; then each parcel has its part of loads. */
     for (int32_t k = 0; k < m->n_due; k++) {
         const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || !due->slot || (due->slot - 1) / n != list) continue;
+        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
         *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
     }
     m->ahead = 0;
@@ -7410,7 +7505,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     }
     for (int32_t k = 0; k < m->n_due; k++) {
         const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot && (due->slot - 1) / n == list)
+        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
             m->loads[m->parcels[due->parcel].loads_end++] = k;
     }
 }
@@ -7419,15 +7514,19 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
 MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
-    m->law->n_ops = m->law->n_parts = 0;
+    m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
     m->n_ranges = 0;
+    m->list = 0;
+    m->visit = -1;
 
-    for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
-        const int32_t t = slot - 1;
-        if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);
-        if (slot && t % n == 0 && t) m->law->begin[t / n] = m->law->n_ops;
-        if (slot) m->law->visit_ops[t] = -1;
-        if (slot && memoi_law_has(m->desc, t)) memoi_law_add_visit(m, t);
+    for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
+        if (m->visit == n) { /* the list before has ended */
+            m->visit = 0;
+            m->law->begin[++m->list] = m->law->n_ops;
+        }
+        if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
+        if (slot) m->law->visit_ops[slot - 1] = -1;
+        if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
             while (end < m->n_due && memoi_due_together(&m->due[k], &m->due[end]) &&
@@ -7452,25 +7551,31 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
+    const int has_slots = d->n_slots[0] > 0;
     int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
     memo_status status;
-    for (int32_t i = 0; i < d->n_items; i++)
-        if (d->items[i].file >= 0) n_each = 5;
+    for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
+    if (m->has_windows) n_each = 5;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     m->ranges_most = n_refs + 2 * n_each * m->n_due;
-    law->ops = MEMOB_ARRAY(&law->arrays, memob_op, m->ops_most);
-    law->parts = MEMOB_ARRAY(&law->arrays, memob_part, m->parts_most);
+    law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
+    law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
+    if (has_slots) {
+        law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
+        law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->ranges_most);
+    }
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
-    m->first_range = MEMOB_ARRAY(&m->arrays, int32_t, 2 * m->ops_most + 1);
-    m->ranges = MEMOB_ARRAY(&m->arrays, memoi_bytes, m->ranges_most);
+    m->first_range = MEMOB_ARRAY_OF_ANY(&m->arrays, int32_t, 2 * m->ops_most + 1);
+    m->ranges = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_bytes, has_slots ? 0 : m->ranges_most);
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
-    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1;
+    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
@@ -7550,31 +7655,6 @@ MEMOI void memoi_split_touches(memoi_split* p, const memoi_maker* m) {
     }
 }
 
-/* Each slot is a cell. */
-MEMOI memo_status memoi_law_touch_slots(memoi_maker* m, memo_error* error) {
-    memob_law* law = m->law;
-    int32_t* stamp;
-    law->n_cells = m->desc->n_slots[0] + m->desc->n_slots[1] + m->desc->n_slots[2];
-    law->touches = MEMOB_ARRAY(&law->arrays, int32_t, m->n_ranges);
-    stamp = MEMOB_ARRAY(&m->arrays, int32_t, law->n_cells); /* 1 + the latest operation */
-    if (law->arrays.failed || m->arrays.failed)
-        return memob_no_memory(error, "the slots of a step");
-    for (int32_t op = 0; op < law->n_ops; op++) {
-        const int32_t* first = &m->first_range[2 * op];
-        law->ops[op].first_touch = law->n_touches;
-        for (int32_t writes = 1; writes >= 0; writes--)
-            for (int32_t r = first[writes]; r < first[writes + 1]; r++) {
-                const int64_t slot = memoi_piece_at(m, m->ranges[r].begin);
-                MEMO_ASSERT(m->ranges[r].end == m->ranges[r].begin + 1 && slot < law->n_cells);
-                if (stamp[slot] == op + 1) continue;
-                stamp[slot] = op + 1;
-                law->touches[law->n_touches++] = 2 * (int32_t)slot + writes;
-            }
-        law->ops[op].n_touches = law->n_touches - law->ops[op].first_touch;
-    }
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     memoi_split p = MEMO_ZERO(memoi_split);
@@ -7629,13 +7709,16 @@ typedef struct memoi_counter {
     memob_arrays arrays;
 } memoi_counter;
 
-/* Adds a list.  The first time marks what is awaited, then counts the records that a wait looks
- * back. */
-MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked) {
+/* Adds a list, with what may be empty or without.  The first time marks what is awaited, then
+ * counts the records that a wait looks back. */
+MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked,
+                           int is_empty) {
     for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
         const int32_t stream = law->ops[k].stream;
         memob_numbers wait;
-        const int64_t number = memob_law_add(law, &c->waits, k, &wait);
+        int64_t number;
+        if (is_empty && law->ops[k].may_be_empty) continue;
+        number = memob_law_add(law, &c->waits, k, &wait);
         c->ops[stream][number & c->waits.mask[stream]] = k;
         c->records[stream][number & c->waits.mask[stream]] = c->n_records[stream];
         c->n_records[stream] += law->ops[k].is_awaited;
@@ -7666,8 +7749,10 @@ MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo
     for (int32_t k = 0; k < law->n_ops && has_no_events; k++) law->ops[k].is_awaited = 1;
 
     /* A list may follow itself; the waits of the last one repeat from its third time on. */
-    for (int is_marked = 0; is_marked < 2 && !status && !has_no_events; is_marked++) {
+    for (int pass = 0; pass < 4 && !status && !has_no_events; pass++) {
+        const int is_marked = pass / 2, is_empty = pass % 2;
         memoi_counter c;
+        if (is_empty && !law->has_empty) continue;
         memset(&c, 0, sizeof c);
         status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
         for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++) {
@@ -7676,7 +7761,8 @@ MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo
         }
         if (!status && c.arrays.failed) status = memob_no_memory(error, "the waits of a step");
         for (int32_t k = 0; k < 2 * law->n_lists + 1 && !status; k++)
-            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked);
+            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked,
+                            is_empty);
         memob_arrays_free(&c.arrays);
         memob_waits_free(&c.waits);
     }
@@ -7691,14 +7777,21 @@ MEMOI void memob_law_free(memob_law* law) {
 /* Makes the operations of desc->n_tables lists.  Arrays of desc are not used afterwards.  Errors:
  * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_maker maker;
     memo_status status;
-    memset(law, 0, sizeof *law);
     memset(&maker, 0, sizeof maker);
+    if (desc->work) {
+        arrays = law->arrays;
+        memoi_arrays_rewind(&arrays);
+        memoi_arrays_rewind(desc->work);
+        maker.arrays = *desc->work;
+    }
+    memset(law, 0, sizeof *law);
+    law->arrays = arrays;
     maker.desc = desc;
     maker.law = law;
     maker.n_lists = (int32_t)memob_max(desc->n_lists, 1);
-    maker.n_times = maker.n_lists * desc->n_visits;
     law->n_lists = desc->n_tables ? desc->n_tables : maker.n_lists;
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0 && law->n_lists <= maker.n_lists);
@@ -7706,10 +7799,12 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status && desc->n_slots[0]) status = memoi_law_touch_slots(&maker, error);
     if (!status && !desc->n_slots[0]) status = memoi_law_find_cells(&maker, error);
     if (!status) status = memoi_law_find_awaited(law, desc->has_no_events, error);
-    memob_arrays_free(&maker.arrays);
+    if (desc->work)
+        *desc->work = maker.arrays;
+    else
+        memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
     return status;
 }
@@ -7960,42 +8055,26 @@ typedef struct memob_swap_place {
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
-/* One layer in its rounding buffer, host memory and the file. */
+/* One layer in host memory. */
 typedef struct memob_swap_turn {
-    int32_t ordinal;    /* among the moved layers */
-    int64_t host_begin; /* of its part of host memory */
-    int64_t file_begin; /* in the file, if it is spilled */
-
-    int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int64_t host_begin;    /* of its part of host memory, unless layers share places there */
     int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
-    /* Offsets in host memory of the HANDED rows that come before, and go after, the step's forward
-     * [0] and backward [1]; -1: none. */
-    int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
-/* The forward or the backward of a step.  In the order of visits each rounding buffer has one user
- * after the other. */
+/* The forward or the backward of a step. */
 typedef struct memob_swap_visit {
     int32_t step, is_backward;
-    int32_t odd;      /* the rounding buffer of the step */
-    int32_t forward;  /* of a backward: the visit that is its forward */
-    int32_t previous; /* the visit before that used the buffer; -1: none */
-    int32_t leaves;   /* of a forward: another visit uses the buffer before the backward does */
-    int32_t back;     /* its end brings back the rows of this step; -1: none */
-    int32_t stores;   /* its end copies to the host; bit 1: rows that come back alone */
-    /* The visit whose end enqueues the last copies that it waits for: way 0: to the host, way 1:
-     * back, before a backward; -1: none that is not waited for anyway. */
-    int32_t waits, way;
+    int32_t odd;     /* the rounding buffer of the step */
+    int32_t forward; /* of a backward: the visit that is its forward */
 } memob_swap_visit;
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_buffer;    /* tensors that swap rows, in its rounding buffer; 1: has a pack */
     int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
     int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
     int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
-    int32_t returns;        /* its rows leave, and come back */
+    int32_t returns;        /* likewise: its rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -8009,6 +8088,8 @@ typedef struct memob_swap_sum {
      * (even layers high, odd layers low); the same for the tensor that recomputes most among the
      * tensors cut in two. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+    int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
+    int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
 } memob_swap_sum;
 
 typedef struct memob_swap_placement {
@@ -8019,9 +8100,12 @@ typedef struct memob_swap_placement {
     memob_swap_visit* visits;     /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
     memob_swap_sum* sums;         /* (n_layers) */
-    int64_t* tiles;               /* (n_layers): of the tensor that is placed */
-    int32_t n_host_layers;        /* places for layers in host memory */
-    int32_t n_slices;             /* of a layer */
+    int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
+                       it stays there; -1: it has none there */
+    int64_t* tiles; /* (n_layers): of the tensor that is placed */
+    int32_t n_host_layers; /* places for layers in host memory */
+    int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
+    int32_t n_slices;      /* of a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
@@ -8550,23 +8634,61 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     }
 }
 
-/* A step must recompute the rows that it did not swap if a visit between its forward and its
- * backward overwrites these rows.  That is a visit of a step that also recomputes rows; or that
- * swaps rows in the same buffer, because recomputed rows may begin before the border.  Tensors with
- * the same rows get the same answer, so that one recomputation serves all of these tensors. */
+/* Sets for each step whether the tensor's rows are overwritten between forward and backward.
+ * Swapped rows move then: another step swaps rows in the same buffer.  Other rows are recomputed:
+ * another step also recomputes rows; or swaps rows in the same buffer, because recomputed rows may
+ * begin before the border.  Tensors with the same rows get the same answer, so that one
+ * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
                                        int64_t n_tiles, memob_swap_sum* sums) {
-    int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
-    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = 0;
+    int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
+    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = sums[k].returns = 0;
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
-        int32_t* is_overwritten = &sums[visit->step].is_overwritten;
+        memob_swap_sum* sum = &sums[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
-        if (visit->is_backward)
-            *is_overwritten |= cut > visit->forward || (n && swapped[visit->odd] > visit->forward);
-        *(n < n_tiles ? &cut : &swapped[visit->odd]) = k;
+        if (visit->is_backward) {
+            sum->is_overwritten |=
+                cut > visit->forward || (n && whole[visit->odd] > visit->forward);
+            sum->returns |= n && swapped[visit->odd] > visit->forward;
+        }
+        *(n < n_tiles ? &cut : &whole[visit->odd]) = k;
+        if (n) swapped[visit->odd] = k;
     }
+}
+
+/* Bytes of a tensor in a step that swaps so many of its tiles. */
+typedef struct memoi_swap_cut {
+    int64_t tiles;
+    int64_t swapped, moved; /* rows; moved: of the step's own */
+    int64_t recomputed_bytes, own_bytes, host_bytes;
+    double others; /* the share of the step's rows that it recomputes */
+} memoi_swap_cut;
+
+MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t layer, int64_t tiles,
+                               memoi_swap_cut* cut) {
+    const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
+    const int is_odd = memoi_swap_is_odd(desc, layer);
+    const int64_t n_own = memob_swap_layer_rows(desc) - (desc->n_slices - 1) * n;
+    cut->tiles = tiles;
+    cut->swapped =
+        tiles == memob_swap_n_tiles(desc) ? n : memob_swap_rows_of_tiles(desc, layer, tiles);
+    cut->recomputed_bytes = (n - cut->swapped) * row_bytes;
+    cut->own_bytes = cut->swapped * row_bytes; /* of an odd layer: behind the second border */
+    if (cut->swapped && is_odd) cut->own_bytes += cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+    cut->own_bytes = memob_align_up(cut->own_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* The last slice may have fewer rows, but not a smaller state. */
+    cut->moved = cut->swapped;
+    cut->others = (double)(n - cut->swapped) / (double)n;
+    if (memob_tensor_rule(desc->tensors, t) != MEMO_TENSOR_CARRIED && desc->n_slices > 1 &&
+        (layer + 1) % desc->n_slices == 0) {
+        cut->moved =
+            is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
+        cut->others = (double)(n_own - cut->moved) / (double)n_own;
+    }
+    cut->host_bytes = memob_align_up(cut->moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
@@ -8586,9 +8708,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
-    const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
-    const double share = 1 / (double)n; /* of a row; a division is slow */
+    memoi_swap_cut cuts[2]; /* of the latest even and odd layer, which most layers repeat */
     memob_swap_region region = MEMO_ZERO(memob_swap_region);
+    int64_t* moves = order->moves + (int64_t)t * desc->n_layers;
     region.whole_bytes = all_bytes;
     if (is_layer || is_handed)
         region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -8608,22 +8730,27 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     if (is_layer || is_handed) return region;
 
     if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
+    cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
         memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
-        int64_t swapped, recomputed_bytes, own_bytes, moved;
-        double others; /* the share of the step's rows that it recomputes */
+        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        memoi_swap_cut* cut = &cuts[is_odd];
+        int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
         if (tiles[layer] == MEMO_ROWS_KEPT) {
             region.n_kept++;
             continue;
         }
-        swapped = tiles[layer] == n_tiles ? n : memob_swap_rows_of_tiles(desc, layer, tiles[layer]);
-        recomputed_bytes = (n - swapped) * row_bytes;
-        own_bytes = swapped * row_bytes; /* of an odd layer: behind the second border */
-        if (swapped && is_odd) own_bytes += recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
-        own_bytes = memob_align_up(own_bytes, MEMOB_DEVICE_ALIGNMENT);
+        if (tiles[layer] != cut->tiles || is_last)
+            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
+        swapped = cut->swapped;
+        recomputed_bytes = cut->recomputed_bytes;
+        own_bytes = cut->own_bytes;
+        moved_bytes = cut->moved * row_bytes;
+        if (is_last) cut->tiles = MEMO_ROWS_KEPT; /* of no other */
         if (!is_packed) {
             int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
             *most = memob_max(*most, own_bytes);
@@ -8637,40 +8764,33 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             }
         }
 
-        /* The last slice may have fewer rows, but not a smaller state. */
-        moved = swapped;
-        others = (double)(n - swapped) * share;
-        if (!is_carried && desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
-            const int64_t n_own = n_all - (desc->n_slices - 1) * n;
-            moved = is_odd ? memob_max(n_own - (n - swapped), 0) : memob_min(n_own, swapped);
-            others = (double)(n_own - moved) / (double)n_own;
-        }
-
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || sum->is_overwritten)) {
-            if (all_s && others > 0)
+            if (all_s && cut->others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    sign * (call_s + all_s[layer] * others);
+                    sign * (call_s + all_s[layer] * cut->others);
             if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
         }
         if (!swapped) continue;
+        if (place)
+            place->offset =
+                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
 
-        /* What is moved. */
-        sum->uses_buffer += sign;
+        /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
+        if (sign > 0) moves[layer] = is_packed || sum->returns ? moved_bytes : 0;
+        if (!is_packed && !sum->returns) continue;
         if (is_input) {
-            sum->input_bytes += sign * moved * row_bytes;
+            sum->input_bytes += sign * moved_bytes;
             sum->input_offset = sum->host_bytes;
         }
         if (place) {
-            place->offset =
-                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
             place->moved_begin = is_odd ? n - swapped : 0;
-            place->moved_end = place->moved_begin + moved;
-            place->host_offset = sum->host_bytes;
+            place->moved_end = place->moved_begin + cut->moved;
+            place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
         }
-        sum->moved_bytes += sign * moved * row_bytes;
-        sum->host_bytes += sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += sign * (moved > 0);
+        *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
+        *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
+        *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
     }
     region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
@@ -8695,7 +8815,6 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
         if (!sum->pack_bytes) continue;
-        sum->uses_buffer = 1;
         sum->free_bytes += sum->cut_free_bytes;
         area_bytes = memob_max(area_bytes, sum->pack_bytes);
     }
@@ -8729,28 +8848,27 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     return area_bytes;
 }
 
-/* After all tensors: sets the order of visits in the rounding buffers.  A step whose backward is
- * the next user of its buffer is not moved then.  Returns the bytes of the packs. */
+/* After all tensors: a pack moves if another pack uses its buffer between its forward and its
+ * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
-    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(p) : 0;
-    int32_t layer, k, last[2] = {-1, -1};
-    for (layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (k = 0; k < p->n_visits; k++) {
-        memob_swap_visit* visit = &p->visits[k];
+    int64_t pack_bytes;
+    int32_t last[2] = {-1, -1};
+    if (!desc->tensor_kinds) return 0;
+    pack_bytes = memoi_swap_sum_packs(p);
+    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_swap_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->step];
-        visit->previous = visit->back = -1;
-        visit->leaves = 0;
-        if (!sum->uses_buffer) continue;
-        visit->previous = last[visit->odd];
+        if (!sum->pack_bytes) continue;
+        if (visit->is_backward && last[visit->odd] > visit->forward) sum->returns = 1;
         last[visit->odd] = k;
-        if (!visit->is_backward || visit->previous == visit->forward) continue;
-        sum->returns = p->visits[visit->forward].leaves = 1;
-        if (sum->moved_bytes) p->visits[visit->previous].back = visit->step;
     }
-    for (layer = 0; layer < p->n_layers; layer++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
-        if (sum->uses_buffer && !sum->returns)
-            sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
+        if (!sum->returns) continue;
+        sum->moved_bytes += sum->pack_moved_bytes;
+        sum->host_bytes += sum->pack_host_bytes;
+        sum->n_copies += sum->n_pack_copies;
     }
     return pack_bytes;
 }
@@ -8857,9 +8975,13 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
         memoi_swap_pack_layer(
             desc, layer,
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
-        for (int32_t t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
-            if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
+            if (sum->is_pack_overwritten)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
+            if (!sum->returns) places[t].moved_end = places[t].moved_begin;
+            places[t].host_offset += sum->host_bytes - sum->pack_host_bytes;
+        }
     }
 }
 
@@ -8929,27 +9051,6 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Layers leave their places in host memory in the forward and return in the backward, so the last
- * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
- * a table of rows may violate it. */
-MEMOI memo_status memoi_swap_check_returns(const memo_swap_desc* desc,
-                                           const memob_swap_placement* placement,
-                                           memo_error* error) {
-    int32_t later = -1;
-    for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
-        const int32_t back = placement->visits[k].back;
-        if (back < 0) continue;
-        if (later >= 0 && back > later)
-            return MEMOI_INVALID(
-                desc,
-                "rows: layer %d returns before layer %d, and left before it; let even and odd "
-                "swapped layers alternate, or set n_host_layers to 0 or %d",
-                (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
-        later = back;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Places the moved layers in host memory and in the file, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
@@ -8957,8 +9058,7 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     const int64_t place_bytes =
         memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
                                host_bytes, desc->n_host_layers, sizes);
-    int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
-    int32_t k = 0;
+    int64_t host_begin = placement->fixed_host_bytes;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
@@ -8967,52 +9067,17 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
-        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) { /* it is not moved */
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            if (!place->is_layer) place->moved_end = place->moved_begin;
-        }
-        if (sum->moved_bytes == 0) continue;
-
-        /* With a place for each layer they follow each other.  Otherwise number k of the moved
-         * layers uses place k mod n_host_layers. */
-        k++;
-        turn->host_begin = host_begin;
-        turn->file_begin = file_begin;
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        host_begin += place_bytes ? place_bytes : sum->host_bytes;
-        if (k <= sizes->n_spilled_layers) file_begin += sum->host_bytes;
-        if (place_bytes && k % placement->n_host_layers == 0)
-            host_begin = placement->fixed_host_bytes;
+        turn->host_begin = host_begin;
+        host_begin += sum->host_bytes;
     }
+    placement->place_bytes = place_bytes;
 }
 
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
+MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
     return placement->handed >= 0 && step >= placement->n_slices &&
            placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
-}
-
-/* Where HANDED rows wait on the host.  The input of a step is stored once, where the backward reads
- * the input; unless the input is not moved, or has no place of its own on the host. */
-MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    for (int32_t i = n - 1; i >= 0; i--) {
-        memob_swap_turn* turn = &placement->turns[i];
-        int64_t common;
-        turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
-        if (placement->handed < 0) continue;
-        common = placement->handed_begin +
-                 i % n_slices * placement->slice_rows * placement->handed_row_bytes;
-        if (i >= n_slices) {
-            turn->hand_in[0] = memob_swap_shares_input(placement, i)
-                                   ? turn->host_begin + placement->sums[i].input_offset
-                                   : common;
-            turn->hand_out[1] = common;
-        }
-        if (i >= n - 2) continue; /* the last two stay on the device */
-        turn->hand_out[0] = i + n_slices < n ? turn[n_slices].hand_in[0] : common;
-        turn->hand_in[1] = common;
-    }
 }
 
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
@@ -9058,71 +9123,14 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
     return (int32_t)memob_min(last[0], last[1]);
 }
 
-/* The order of a step, from the sums and sizes alone: what comes back, what is handed on, and the
- * waits of the compute stream.  A copy is later than all before it on its stream. */
-MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
-    memob_swap_turn* turns = placement->turns;
-    memob_swap_visit* visits = placement->visits;
-    const memob_swap_sum* sums = placement->sums;
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, k, routed = -1, source[2] = {-1, -1};
-    int32_t seen[2] = {-1,
-                       -1}; /* the latest visit whose copies to the host, and back, have ended */
-    int32_t last[2][2] = {{-1, -1}, {-1, -1}}; /* visits that recorded them, of each buffer */
-    memoi_swap_hand_rows(placement);
-    for (i = k = 0; i < n; i++) {
-        turns[i].routed_bytes = sums[i].routed_bytes;
-        turns[i].routed_before = sums[i].uses_routed ? routed : -1;
-        if (sums[i].uses_routed) routed = i;
-        turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
-        turns[i].layer_source =
-            i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
-    }
-
-    for (k = 0; k < placement->n_visits; k++) {
-        memob_swap_visit* visit = &visits[k];
-        const int32_t previous = visit->previous, is_backward = visit->is_backward;
-        const int leaves = /* rows of another forward leave before this visit */
-            previous >= 0 && !visits[previous].is_backward && visits[previous].stores & 2;
-        const int32_t way = is_backward && (!leaves || visits[previous].back == visit->step);
-        const int64_t shared =
-            memob_swap_shares_input(placement, visit->step) ? sums[visit->step].input_bytes : 0;
-        int32_t need = -1, *before;
-        i = visit->step;
-        visit->stores = 0;
-        visit->way = way;
-        if (!is_backward)
-            visit->stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
-                            (visit->leaves && sums[i].moved_bytes > shared ? 2 : 0);
-        if (!way && leaves) need = previous;
-        if (way && previous >= 0 && visits[previous].back == i) need = previous;
-
-        /* Slices, one micro-batch: a forward has the number of its step.  HANDED rows of step i
-         * come after all copies of step i - 3 to the host, and in the backward at the end of step
-         * i + 2.  The first slice waits for all LAYER rows that its layer overwrites: of the latest
-         * layer before in its region that moves any.  All LAYER rows must be back before the last
-         * slice. */
-        if (!is_backward && i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
-        if (!is_backward && turns[i].hand_in[0] >= 0) seen[0] = (int32_t)memob_max(seen[0], i - 3);
-        if (!is_backward && i % n_slices == 0) {
-            before = &source[i / n_slices & 1];
-            if (*before >= 0 && sums[i].uses_layer)
-                need = (int32_t)memob_max(need, *before + n_slices - 1);
-            if (sums[i].layer_bytes) *before = i;
-        }
-        if (way && turns[i].hand_in[1] >= 0) need = (int32_t)memob_max(need, k - 2);
-        if (way && i % n_slices == n_slices - 1 && sums[i].layer_bytes)
-            need = (int32_t)memob_max(need, k - 1 - n_slices);
-
-        /* Rows that came back to a buffer came after the rows before them had left. */
-        visit->waits = need <= seen[way] ? -1 : memoi_swap_record_of(last[way], need);
-        seen[way] = (int32_t)memob_max(seen[way], visit->waits);
-        if (way && visit->waits >= 0 && visits[visit->waits].stores)
-            seen[0] = (int32_t)memob_max(seen[0], visit->waits);
-        if (visit->stores) last[0][visit->odd] = k;
-        if (visit->back >= 0 ||
-            (way && (turns[i].layer_source >= 0 || (i >= 2 && turns[i - 2].hand_in[1] >= 0))))
-            last[1][visit->odd] = k;
+/* Which routed rows follow which. */
+MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
+    int32_t routed = -1;
+    for (int32_t i = 0; i < placement->n_layers; i++) {
+        memob_swap_turn* turn = &placement->turns[i];
+        turn->routed_bytes = placement->sums[i].routed_bytes;
+        turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
+        if (placement->sums[i].uses_routed) routed = i;
     }
 }
 
@@ -9156,11 +9164,14 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
     memoi_swap_list_visits(desc, placement);
+    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
+        placement->moves[k] = -1;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
@@ -9178,10 +9189,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
             (double)desc->n_rows;
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
-    memob_swap_find_turns(placement);
-    status = memoi_swap_check_returns(desc, placement, error);
-    if (status) memob_swap_placement_free(placement);
-    return status;
+    memoi_swap_find_turns(placement);
+    return MEMO_STATUS_OK;
 }
 
 /* Also writes to desc how many places host_bytes have room for; 0: no limit. */
@@ -9218,164 +9227,293 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
     return status;
 }
 
-/* ---- >>swap order -------------------------------------------------------------------------------
- * Knows: the operations of a step, in the order in which the engine enqueues them.  Knows nothing
- * of addresses, devices and times.
+/* ---- >>swap items -------------------------------------------------------------------------------
+ * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
+ * offsets, streams and times.
  *
- * This room is the law of a step.  >>swap engine runs its operations on a device, the planner
- * (memo_plan.h, >>row times) on a clock. */
+ * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
+ * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
+ * buffers in the same steps (a class), LAYER rows, the surplus of ROUTED tensors, HANDED rows of a
+ * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
+ * holds at different times share bytes.
+ *
+ * 1. A class has a slot for even and one for odd steps; so have HANDED rows.  A slice of LAYER rows
+ *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
+ * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
+ *    layers share places there.
+ * 3. With places, the rows of a step are a parcel, of one slot on the host. */
 
-/* The events of a step: two each, of even and odd steps; and one of each place in host memory. */
-enum {
-    MEMOB_SWAP_COMPUTED = 0,  /* all work of a step before its end */
-    MEMOB_SWAP_HANDED = 2,    /* HANDED rows are on the host */
-    MEMOB_SWAP_STORED = 4,    /* and so are the other rows */
-    MEMOB_SWAP_LOADED = 6,    /* rows are on the device */
-    MEMOB_SWAP_ROUTED = 8,    /* the surplus is on the host; + 1: on the device */
-    MEMOB_SWAP_FILE_DONE = 10 /* the rows of a place are written, or read back */
-};
-/* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the
- * moved layer that the file takes, + 1 if it gives the layer back. */
-enum {
-    MEMOB_SWAP_WAIT,
-    MEMOB_SWAP_RECORD,
-    MEMOB_SWAP_COPY_HANDED,
-    MEMOB_SWAP_COPY_ROWS,   /* but for HANDED and LAYER tensors */
-    MEMOB_SWAP_COPY_LAYER,  /* rows of LAYER tensors */
-    MEMOB_SWAP_COPY_ROUTED, /* the surplus of ROUTED tensors */
-    MEMOB_SWAP_USE_FILE
-};
-typedef struct memob_swap_op {
-    int32_t kind, stream, of;
-} memob_swap_op;
+typedef struct memob_swap_items {
+    int32_t n_steps, n_slices;
+    int32_t n_classes;
+    int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
+    int32_t input;     /* the class of the INPUT tensor; -1: none */
+    int32_t n_items, n_uses, n_visits;
+    memob_visit* visits;
+    memob_item* items;
+    memob_use* uses;
+    int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
+                           slot */
+    int32_t* n_copies;  /* (n_items): in which they move */
+    char* may_be_empty; /* (n_items): the surplus of ROUTED tensors */
+    int32_t has_places;
+    int64_t n_own; /* slots of the host for rows; behind them: LAYER, ROUTED, HANDED */
+    char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    memob_arrays arrays;
+} memob_swap_items;
 
-typedef struct memob_swap_ops {
-    int32_t n;
-    memob_swap_op list[20];
-} memob_swap_ops;
+/* The items: of each class all steps, then LAYER and ROUTED rows of all steps, then HANDED rows of
+ * each slice. */
+typedef enum memob_swap_item_kind {
+    MEMOB_SWAP_ITEM_CLASS = 0,
+    MEMOB_SWAP_ITEM_LAYER,
+    MEMOB_SWAP_ITEM_ROUTED,
+    MEMOB_SWAP_ITEM_HANDED
+} memob_swap_item_kind;
 
-MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, int32_t of) {
-    const memob_swap_op op = {kind, stream, of};
-    ops->list[ops->n++] = op;
+MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
+    const int32_t k = item / it->n_steps - it->n_classes;
+    return k < 0 ? MEMOB_SWAP_ITEM_CLASS : (memob_swap_item_kind)memob_min(k + 1, 3);
 }
 
-/* Before visit k computes. */
-MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
-                                memob_swap_ops* ops) {
+/* Tables of the law. */
+enum { MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH };
+
+/* How visits use an item; 0: not. */
+enum { MEMOI_SWAP_USED = 1, MEMOI_SWAP_MOVED = 2, MEMOI_SWAP_SHARED = 4 };
+
+/* A step of the placement has the tensor's rows in a rounding buffer. */
+MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
+    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
+}
+
+/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
+ * whole.  INPUT is a class of its own. */
+MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                   memob_swap_items* it) {
+    it->input = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        int32_t step = 0, same = -1;
+        it->class_of[t] = -1;
+        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
+        if (step == p->n_layers) continue;
+        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
+            if (it->class_of[u] < 0 || u == p->input) continue;
+            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            for (step = 0; step < p->n_layers && !is_packed; step++)
+                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
+            if (is_packed || step == p->n_layers) same = u;
+        }
+        it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
+        if (t == p->input) it->input = it->class_of[t];
+    }
+}
+
+MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
+                              int64_t at, int64_t host) {
+    const memob_use use = {visit, item, how, 0, at, host};
+    it->uses[it->n_uses++] = use;
+}
+
+/* What a visit uses.  LAYER rows come back before the last slice, which is the first of a backward,
+ * and are free when the backward of their own slice is over; the waits are those of uses by all
+ * slices. */
+MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
     const memob_swap_visit* visit = &p->visits[k];
-    const memob_swap_turn* turn = &p->turns[visit->step];
-    const int32_t event = visit->waits < 0 ? -1 : p->visits[visit->waits].odd;
-    ops->n = 0;
-    if (visit->is_backward) {
-        if (event >= 0)
-            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
-                              (visit->way ? MEMOB_SWAP_LOADED : MEMOB_SWAP_STORED) + event);
-        if (turn->routed_bytes)
-            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED + 1);
-        return;
+    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_slices, slice = i % n_slices;
+    const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
+    const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
+    const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
+    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+    for (int32_t c = 0; c < it->n_classes; c++)
+        if (it->uses_of[c * n + i])
+            memoi_swap_add_use(it, k, c * n + i,
+                               it->uses_of[c * n + i] & MEMOI_SWAP_MOVED ? read : make,
+                               2 * c + visit->odd, -1);
+    for (int32_t s = slice; s >= 0; s--)
+        if (it->uses_of[layers + i - slice + s] &&
+            (s == slice || (visit->is_backward && slice == n_slices - 1)))
+            memoi_swap_add_use(it, k, layers + i - slice + s, read,
+                               layer_at + (i / n_slices & 1) * n_slices + s, -1);
+    if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
+    if (p->handed >= 0) {
+        const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
+                              it->uses_of[it->input * n + i + n_slices] & MEMOI_SWAP_SHARED;
+        memoi_swap_add_use(it, k, handed + slice,
+                           i < n_slices && !visit->is_backward ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                           routed_at + 1 + visit->odd,
+                           is_shared ? it->items[it->input * n + i + n_slices].host : -1);
     }
-    if (turn->routed_before >= 0 && p->turns[turn->routed_before].routed_bytes)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED);
-    if (event >= 0 && (!is_forward_only || p->handed >= 0))
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_STORED + event);
-    if (turn->hand_in[0] >= 0)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + visit->odd);
 }
 
-/* The rows of a step leave: first the rows that the step hands on, then (forward) its own rows. */
-MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_visit* visit,
-                                int is_forward_only, memob_swap_ops* ops) {
-    const int32_t step = visit->step, odd = visit->odd;
-    const memob_swap_turn* turn = &p->turns[step];
-    const int is_moved = p->sums[step].moved_bytes && !is_forward_only;
-    const int32_t file_done =
-        is_moved ? MEMOB_SWAP_FILE_DONE + turn->ordinal % p->n_host_layers : 0;
-    if (turn->hand_out[visit->is_backward] >= 0) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_HANDED + odd);
-    }
-    if (visit->is_backward) return;
-
-    if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, file_done);
-    if (!is_forward_only) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_HOST, step);
-    }
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_STORED + odd);
-    if (!is_moved || turn->ordinal >= p->sizes.n_spilled_layers) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_STORED + odd);
-    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE, 2 * turn->ordinal);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+MEMOI void memob_swap_items_free(memob_swap_items* it) {
+    memob_arrays_free(&it->arrays);
+    memset(it, 0, sizeof *it);
 }
 
-/* After visit k computed: its rows leave, because rows that come take their place. */
-MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
-                              memob_swap_ops* ops) {
-    const memob_swap_visit* visit = &p->visits[k];
-    const int32_t step = visit->step, odd = visit->odd, is_backward = visit->is_backward;
-    const memob_swap_turn* turn = &p->turns[step];
-    const int32_t next = step + (is_backward ? -2 : 2);
-    const int32_t back = is_forward_only ? -1 : visit->back;
-    const int32_t back_layer = is_backward ? turn->layer_source : -1;
-    const int32_t ordinal = back < 0 ? -1 : p->turns[back].ordinal;
-    const int32_t file_done =
-        back < 0 ? 0 : MEMOB_SWAP_FILE_DONE + ordinal % p->n_host_layers; /* of its place */
-    const int hands_out = turn->hand_out[is_backward] >= 0, loads = back >= 0 || back_layer >= 0;
-    const int hands_in =
-        next >= 0 && next < p->n_layers && p->turns[next].hand_in[is_backward] >= 0;
-    const int stores =
-        is_backward ? hands_out : visit->stores && (!is_forward_only || p->handed >= 0);
-    const int routes_out = !is_backward && turn->routed_bytes;
-    const int32_t routed = is_backward ? turn->routed_before : -1;
-    const int routes_in = routed >= 0 && p->turns[routed].routed_bytes;
-    ops->n = 0;
-    if (!stores && !loads && !hands_in && !routes_out && !routes_in) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_COMPUTED + odd);
-    if (stores || routes_out)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_COMPUTED + odd);
-    if (routes_out) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_HOST, step);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_ROUTED);
+/* Adds to the class of a tensor what it has of the tensor. */
+MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
+                               memob_swap_items* it) {
+    const int32_t n = p->n_layers, first = it->class_of[t] * n;
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t* moves = p->moves + (int64_t)t * n;
+    for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++) {
+        char* uses = &it->uses_of[first + step];
+        if (moves[step] >= 0 || (is_packed && p->sums[step].pack_bytes)) *uses |= MEMOI_SWAP_USED;
+        if (moves[step] <= 0) continue;
+        *uses |= MEMOI_SWAP_MOVED;
+        it->n_bytes[first + step] += moves[step];
+        it->n_copies[first + step]++;
     }
-    if (stores) memoi_swap_store_ops(p, visit, is_forward_only, ops);
-    if (!loads && !hands_in && !routes_in) return;
+}
 
-    /* What comes: first the surplus, which the next backward needs, then the rows that use the
-     * place of this step's. */
-    if (stores && !is_backward && loads) /* of another micro-batch, over the rows that leave */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_STORED + odd);
-    else if (loads || !hands_out || routes_in)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_COMPUTED + odd);
-    if (routes_in) {
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_DEVICE, routed);
-        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_ROUTED + 1);
+/* Sums up the bytes of the items, and how they are used. */
+MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                memob_swap_items* it) {
+    const int32_t n = p->n_layers;
+    int is_routed = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        is_routed |= memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+        memoi_swap_add_rows(desc, p, t, it);
     }
-    if (!loads && !hands_in) return;
-    if (back >= 0 && ordinal < p->sizes.n_spilled_layers) /* the file has filled their place */
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, file_done);
-    if (back >= 0) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_DEVICE, back);
-    if (back_layer >= 0)
-        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_DEVICE, back_layer);
-    if (hands_in && hands_out)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_HANDED + odd);
-    if (hands_in) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_DEVICE, next);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_LOADED + odd);
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (memoi_swap_shares_input(p, step))
+            it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
+    for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
+        const memob_swap_sum* sum = &p->sums[step];
+        it->uses_of[k] = sum->uses_layer > 0;
+        it->n_bytes[k] = sum->layer_bytes;
+        it->n_copies[k] = sum->n_layer_copies;
+        it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
+        it->may_be_empty[k + n] = 1;
+        it->n_bytes[k + n] = sum->routed_bytes;
+        it->n_copies[k + n] = sum->n_routed_copies;
+    }
+    for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
+        it->uses_of[k] = p->handed >= 0;
+        it->n_bytes[k] =
+            memob_swap_step_rows(p, slice, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
+        it->n_copies[k] = 1;
+    }
+}
 
-    /* The file fills the place in host memory that is free now. */
-    if (ordinal < p->n_host_layers) return;
-    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_LOADED + odd);
-    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE,
-                      2 * (ordinal - p->n_host_layers) + 1);
-    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+/* it: all zero, or made before, whose memory is used again.  The law's visits, items and uses are
+ * made by memob_swap_items_law.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                        memob_swap_items* it, memo_error* error) {
+    memob_arrays arrays = it->arrays;
+    memoi_arrays_rewind(&arrays);
+    memset(it, 0, sizeof *it);
+    it->arrays = arrays;
+    it->n_steps = p->n_layers;
+    it->n_slices = p->n_slices;
+    it->n_visits = p->n_visits;
+    it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
+    if (!it->arrays.failed) {
+        memoi_swap_find_classes(desc, p, it);
+        it->n_items = (it->n_classes + 2) * it->n_steps + p->n_slices;
+        it->has_places = p->sizes.n_spilled_layers > 0;
+        it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
+        it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+        it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
+        it->may_be_empty = MEMOB_ARRAY(&it->arrays, char, it->n_items);
+        it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
+    }
+    if (it->arrays.failed) {
+        memob_swap_items_free(it);
+        return memob_no_memory(error, "the items of a step");
+    }
+    memoi_swap_sum_items(desc, p, it);
+    return MEMO_STATUS_OK;
+}
+
+/* Fills in items, visits and uses for the law.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
+                                       memo_error* error) {
+    const int32_t n = p->n_layers, n_rows = it->n_classes * n;
+    it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
+    it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
+    /* Of a visit at most one for each class, LAYER and HANDED rows, the surplus; and LAYER rows of
+     * all slices once. */
+    it->uses =
+        MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, p->n_visits * ((int64_t)it->n_classes + 4));
+    if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
+    for (int32_t c = 0, k = 0; c < it->n_classes; c++)
+        for (int32_t step = 0; step < n; step++, k++) {
+            const int32_t copy_of =
+                c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            const memob_item item = {
+                it->uses_of[k] != 0,    0, 0, copy_of, it->has_places ? step : -1,
+                it->has_places ? 0 : k, -1};
+            it->items[k] = item;
+        }
+    for (int32_t k = n_rows; k < it->n_items; k++) {
+        const memob_item item = {it->uses_of[k] != 0, 0, 0, -1, -1, it->n_own + k - n_rows, -1};
+        it->items[k] = item;
+    }
+
+    /* A forward alone has the first forwards. */
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_visit visit = {p->visits[k].is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD,
+                                   p->visits[k].step, 0, k >= p->n_forwards, 0};
+        it->visits[k] = visit;
+        memoi_swap_use_items(p, it, k);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The law of the items.  Its tables: forwards alone, then forwards and backwards.  work: the second
+ * alone, without events; see memob_law_desc.  Errors: as memob_law_make. */
+MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_placement* p,
+                                       memob_arrays* work, memob_law* law, memo_error* error) {
+    static const int32_t lists[] = {MEMOB_LIST_EVALUATION, MEMOB_LIST_EVERY};
+    memob_law_desc desc;
+    memo_status status = memoi_swap_list_uses(p, it, error);
+    if (status) return status;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = it->visits;
+    desc.n_visits = it->n_visits;
+    desc.items = it->items;
+    desc.n_items = it->n_items;
+    desc.uses = it->uses;
+    desc.n_uses = it->n_uses;
+    desc.lists = lists + (work != NULL);
+    desc.n_lists = 2 - (work != NULL);
+    desc.has_no_events = work != NULL;
+    desc.work = work;
+    desc.may_be_empty = it->may_be_empty;
+    desc.n_slots[0] = 2 * it->n_classes + 2 * it->n_slices + 3;
+    desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
+    desc.n_slots[2] = it->n_steps;
+    if (it->has_places) {
+        desc.n_parcels = it->n_steps;
+        desc.n_places = p->n_host_layers;
+        desc.place_bytes = 1;
+    }
+    return memob_law_make(&desc, law, error);
 }
 
 /* ---- >>swap engine ------------------------------------------------------------------------------
  * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
- * trainer computes. */
+ * trainer computes.
+ *
+ * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
+ * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
+ * shorter micro-batches and rows known late need no law of their own. */
 
 struct memo_swap {
-    memob_engine engine; /* events: MEMOB_SWAP_COMPUTED to _FILE_DONE; spill_ops: (layers, 2) */
+    memob_engine engine; /* events: those of each stream; spill_ops: see spill_of */
+    memob_swap_items items;
+    memob_law law;
+    memob_waits waits;
+    memob_records records;
+    int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
+    int64_t* room_bytes; /* (n_layers): of each room in the file */
+    int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
+    int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
+    int32_t first_event[MEMOB_N_STREAMS];
+    int32_t has_failed; /* the last call */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -9428,23 +9566,49 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
     memob_engine_release(&swap->engine);
     memob_arrays_free(&swap->engine.arrays);
+    memob_swap_items_free(&swap->items);
+    memob_law_free(&swap->law);
+    memob_waits_free(&swap->waits);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
-/* Fills in the writes and reads of the spilled layers. */
+/* Where a parcel's place begins on the host. */
+MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
+    return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
+}
+
+/* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
+ * order of the rooms that the law gave them. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->engine;
-    for (int32_t layer = 0; layer < swap->placement.n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->placement.turns[layer];
-        const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
-        if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
-        for (int32_t is_read = 0; is_read < 2; is_read++)
-            memob_spill_op_init(&e->spill_ops[2 * turn->ordinal + is_read], &e->file, !is_read,
-                                e->host_memory + turn->host_begin, turn->file_begin, n_bytes);
-        /* Bytes that no copy fills are written too, so initialize them. */
-        if (e->file.fd >= 0) memset(e->host_memory + turn->host_begin, 0, (size_t)n_bytes);
+    const memob_law* law = &swap->law;
+    int32_t n[2] = {0, 0};
+    for (int32_t k = 0; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            swap->room_bytes[part->to] =
+                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
+        }
+
+    for (int32_t k = 0; k < law->n_ops; k++) {
+        const int is_read = law->ops[k].kind == MEMOB_OP_READ;
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        const int64_t room = is_read ? part->from : part->to;
+        int64_t file_begin = 0;
+        swap->spill_of[k] = -1;
+        if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
+        swap->spill_of[k] = 2 * n[is_read]++ + is_read;
+        memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
+                            e->host_memory +
+                                memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+                            file_begin, swap->room_bytes[room]);
     }
+    /* Bytes that no copy fills are written too, so initialize them. */
+    if (e->file.fd >= 0 && n[0])
+        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
+               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
@@ -9469,10 +9633,19 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->engine;
     memo_status status;
-    if (sizes->host_bytes)
-        e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && sizes->host_bytes; s++) {
+        swap->first_event[s] = e->n_events;
+        swap->records.n_events[s] = swap->law.n_events[s];
+        /* The engine's first two events are the compute stream's. */
+        if (s != MEMOB_STREAM_FILE || n_spilled)
+            e->n_events += (int32_t)memob_max(swap->law.n_events[s], s ? 1 : 2);
+    }
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, 2 * n_spilled);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->law.n_ops : 0);
+    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->law.n_ops);
+    swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
+    swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
+    swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
@@ -9514,6 +9687,11 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, 0, &swap->placement, error);
+    if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
+    if (!status)
+        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->law, error);
+    if (!status)
+        status = memob_waits_make(&swap->waits, swap->law.n_cells, swap->law.n_kept, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -9558,55 +9736,131 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED
- * tensors, or the rows of all other tensors. */
-MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
+/* Copies rows of a step: those of the tensors of an item. */
+MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;
-    const int is_routed = op->kind == MEMOB_SWAP_COPY_ROUTED;
-    const int is_shared = op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(p, op->of);
-    const int64_t host_begin = is_layer || is_routed ? 0 : p->turns[op->of].host_begin;
-    const int64_t n_rows = is_layer    ? swap->n_rows
-                           : is_routed ? INT64_MAX
-                                       : memob_swap_step_rows(p, op->of, swap->n_rows);
+    const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
+    const int32_t step = part->item % p->n_layers, of_class = part->item / p->n_layers;
+    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t host_begin = kind != MEMOB_SWAP_ITEM_CLASS ? 0
+                               : p->place_bytes              ? memoi_swap_place_begin(swap, slot)
+                                                             : p->turns[step].host_begin;
+    const int64_t n_rows = kind == MEMOB_SWAP_ITEM_LAYER ? swap->n_rows
+                           : kind == MEMOB_SWAP_ITEM_ROUTED
+                               ? INT64_MAX
+                               : memob_swap_step_rows(p, step, swap->n_rows);
+
     for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, op->of, t);
-        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
-        if (place->is_layer == is_layer && place->is_routed == is_routed &&
-            !(is_shared && t == p->input))
+        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        const int64_t n_moved =
+            (memob_min(n_rows, place->moved_end) - place->moved_begin) * place->row_bytes;
+        if (kind == MEMOB_SWAP_ITEM_CLASS
+                ? swap->items.class_of[t] != of_class
+                : (kind == MEMOB_SWAP_ITEM_LAYER ? !place->is_layer : !place->is_routed))
+            continue;
+        if (n_moved <= 0) continue;
+        *n_bytes += n_moved;
+        if (!is_counted)
             memob_engine_copy(&swap->engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
-                              host_begin + place->host_offset, n_moved * place->row_bytes);
+                              host_begin + place->host_offset, n_moved);
     }
 }
 
-/* The HANDED rows of a step, between the device and the place where the rows wait. */
-MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
+/* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
+MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                  int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
-    const memob_swap_turn* turn = &p->turns[op->of];
-    const int64_t* waits = op->stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
-    memob_engine_copy(&swap->engine, op->stream, place->offset,
-                      waits[p->visits[swap->n_ended].is_backward],
-                      memob_swap_step_rows(p, op->of, swap->n_rows) * place->row_bytes);
+    const memob_swap_items* it = &swap->items;
+    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
+    const int32_t slice = part->item % p->n_layers;
+    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_slices + 1);
+    const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
+                               memoi_swap_place_of(swap, 0, p->handed)->offset;
+    const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
+    int64_t host_begin = p->handed_begin + slice * p->slice_rows * p->handed_row_bytes;
+    if (on_host < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)on_host % p->n_layers;
+        host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
+    }
+    *n_bytes += memob_max(n_moved, 0);
+    if (!is_counted)
+        memob_engine_copy(&swap->engine, op->stream,
+                          memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
+                          host_begin, n_moved);
 }
 
-/* Enqueues the operations. */
-MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
-                                     memo_error* error) {
-    memob_engine* e = &swap->engine;
-    memob_engine_call(e, error);
-    for (int32_t i = 0; i < ops->n && !e->status; i++) {
-        const memob_swap_op* op = &ops->list[i];
-        switch (op->kind) {
-        case MEMOB_SWAP_WAIT: memob_engine_wait(e, op->stream, op->of); break;
-        case MEMOB_SWAP_RECORD: memob_engine_record(e, op->stream, op->of); break;
-        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op); break;
-        case MEMOB_SWAP_USE_FILE: memob_engine_use_file(e, op->of); break;
-        default: memoi_swap_copy_rows(swap, op);
-        }
+/* The bytes of a transfer in this micro-batch; is_counted 0: copies them. */
+MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
+    int64_t n_bytes = 0;
+    for (int32_t k = 0; k < op->n_parts; k++) {
+        const memob_part* part = &swap->law.parts[op->first_part + k];
+        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
+            memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
+        else
+            memoi_swap_copy_rows(swap, op, part, is_counted, &n_bytes);
     }
-    return e->status;
+    return n_bytes;
+}
+
+/* Returns the event of the stream; -1: none is recorded. */
+MEMOI int32_t memoi_swap_record(memo_swap* swap, int32_t stream, int64_t number) {
+    memob_engine* e = &swap->engine;
+    int32_t event;
+    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
+    if (e->status) return -1;
+    event = memoi_records_add(&swap->records, stream, number);
+    memob_engine_record(e, stream, swap->first_event[stream] + event);
+    return event;
+}
+
+/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
+ * done. */
+MEMOI void memoi_swap_wait(memo_swap* swap, int32_t stream, const memob_numbers* wait) {
+    memob_engine* e = &swap->engine;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int32_t event;
+        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
+        event = memoi_records_find(&swap->records, s, wait->of[s]);
+        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+            event = memoi_swap_record(swap, s, swap->waits.n[s]);
+        if (!e->status) memob_engine_wait(e, stream, swap->first_event[s] + event);
+    }
+}
+
+/* After a failed call, or for memo_swap_abandon: every stream waits for all that the others were
+ * given, because waits that the law counts on may be missing. */
+MEMOI void memoi_swap_join(memo_swap* swap) {
+    memob_engine* e = &swap->engine;
+    int32_t events[MEMOB_N_STREAMS];
+    if (!swap->has_failed) return;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
+        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
+        events[s] = is_there ? memoi_swap_record(swap, s, swap->waits.n[s]) : -1;
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
+            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
+                memob_engine_wait(e, s, swap->first_event[other] + events[other]);
+    if (!e->status) swap->has_failed = 0;
+}
+
+/* Enqueues a transfer, or a write or read of the file. */
+MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
+    const memob_op* op = &swap->law.ops[k];
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    memob_numbers wait;
+    int64_t number;
+    if (swap->engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    number = memob_law_add(&swap->law, &swap->waits, k, &wait);
+    memoi_swap_wait(swap, op->stream, &wait);
+    if (is_file)
+        memob_engine_use_file(&swap->engine, swap->spill_of[k]);
+    else
+        (void)memoi_swap_transfer(swap, op, 0);
+    if (op->is_awaited) (void)memoi_swap_record(swap, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9623,27 +9877,43 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     return MEMO_STATUS_OK;
 }
 
+/* The operation of a visit of this micro-batch. */
+MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
+    const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    return swap->law.visit_ops[(int64_t)table * swap->law.n_visits + visit];
+}
+
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_engine* e = &swap->engine;
     const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
-    memob_swap_ops ops;
-    int64_t begin_ns = 0;
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    int64_t begin_ns = 0, any = 0;
     if (status) return status;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_swap_begin_ops(&swap->placement, swap->is_forward_only, swap->n_begun, &ops);
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (e->status) return e->status;
+    if (e->n_events)
+        swap->numbers[swap->n_begun] = memob_law_add(
+            &swap->law, &swap->waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
+    swap->waited[swap->n_begun] = any != 0;
 
     /* With is_timed, two marks measure how long it waits. */
-    if (ops.n && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (ops.n && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
+    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
+    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status) status = memoi_swap_enqueue(swap, &ops, error);
+    memob_engine_call(&swap->engine, error);
+    if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+    swap->has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     return status;
 }
@@ -9680,11 +9950,24 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    memob_swap_ops ops;
+    const memob_law* law = &swap->law;
+    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    int32_t k;
     if (status) return status;
-    memob_swap_end_ops(&swap->placement, swap->is_forward_only, swap->n_ended, &ops);
-    status = memoi_swap_enqueue(swap, &ops, error);
-    if (status) return status;
+
+    /* The operations behind the visit. */
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
+    k = memoi_swap_visit_op(swap, swap->n_ended);
+    if (swap->engine.n_events) {
+        if (law->ops[k].is_awaited)
+            (void)memoi_swap_record(swap, MEMOB_STREAM_COMPUTE, swap->numbers[swap->n_ended]);
+        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
+            memoi_swap_enqueue(swap, k);
+    }
+    swap->has_failed = swap->engine.status != MEMO_STATUS_OK;
+    if (swap->engine.status) return swap->engine.status;
     swap->n_ended++;
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
@@ -9698,17 +9981,10 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
-    memob_engine* e = &swap->engine;
-
-    /* Record the events again: a failed call may have left copies after the last record. */
-    memob_engine_call(e, error);
-    for (int i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
-        if (!e->streams[i]) continue;
-        memob_engine_record(e, i, events[i]);
-        memob_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
-    }
-    if (e->status) return e->status;
+    swap->has_failed = 1;
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
@@ -9720,10 +9996,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
         double waited_s = 0;
-        memob_swap_ops ops;
         memo_status status;
-        memob_swap_begin_ops(&swap->placement, swap->is_forward_only, k, &ops);
-        if (!ops.n) continue;
+        if (!swap->waited[k]) continue;
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;

@@ -316,7 +316,7 @@ MEMOI void memoi_hooks_find_movable(memo_hooks* h) {
 }
 
 MEMOI memo_status memoi_hooks_analyze(memo_hooks* h, memo_error* error) {
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     int64_t* weights = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
     int64_t* before = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
     int64_t* best = MEMOB_ARRAY(&arrays, int64_t, h->n_layers + 1);

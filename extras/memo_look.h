@@ -1840,7 +1840,7 @@ MEMOI int memoi_simulation_is_measured(const memo_op* op) {
 memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
     memo_simulation* result = NULL;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     int64_t* order;
     memo_status status;
     double first = 0;
@@ -1908,7 +1908,7 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t
 
 memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
                                   memo_error* error) {
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     int64_t *order_p, *order_r;
     memo_status status = memoi_order_make(promised, &order_p, &arrays, error);
     char name_p[160], name_r[160];

@@ -1659,7 +1659,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
                                  memo_error* error) {
     const int64_t n = desc->n_offers;
     const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_market m;
     memo_error reason;
     memo_status status, result = MEMO_STATUS_INFEASIBLE;

@@ -246,7 +246,7 @@ extern "C" {
  *     >>clock                seconds of a step
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
- *     >>swap order           the operations of a step
+ *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
  *     >>states               states that travel between host and device */
 
@@ -344,7 +344,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/clock.h"
 #include "memo/swap_rows.h"
 #include "memo/swap_places.h"
-#include "memo/swap_order.h"
+#include "memo/swap_items.h"
 #include "memo/swap_engine.h"
 #include "memo/states.h"
 #endif /* MEMO_IMPLEMENTATION */

@@ -1059,8 +1059,8 @@ TEST(given_rows_are_used) {
 }
 
 /* Every policy has a plan with its bytes and times, whether it fits or not, without a device. */
-/* A table in whose order a file cannot give layers back keeps all of its rows on the host; whatever
- * fits opens and runs. */
+/* With a file every table that has room on the host opens and runs, in whatever order its layers
+ * leave and come back. */
 TEST(tables_with_a_file_open_or_do_not_fit) {
     int n_opened = 0, n_spilled = 0, n_lacking = 0;
     for (int i = 0; i < 60; i++) {
@@ -1094,7 +1094,7 @@ TEST(tables_with_a_file_open_or_do_not_fit) {
         memo_session_destroy(s);
         close_device(&m);
     }
-    CHECK_CASE(n_opened > 20 && n_spilled > 5 && n_lacking > 5, "%d, %d, %d", n_opened, n_spilled,
+    CHECK_CASE(n_opened > 50 && n_spilled > 30 && n_lacking < 5, "%d, %d, %d", n_opened, n_spilled,
                n_lacking);
 }
 

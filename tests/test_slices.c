@@ -742,7 +742,7 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
                                .n_rows = 4,
                                .tile_rows = 2};
         memo_swap_plan_desc desc = {.swap = &swap, .kinds = &times};
-        desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = 16384 / (1 + 4 * memo_test_real());
+        desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = 16384 / (2 + 8 * memo_test_real());
         for (i = 0; i < N * 3; i++) rows[i] = i % 3 == 0 ? MEMO_ROWS_KEPT : i % 3 == 1 ? 4 : 0;
         swap.rows = rows;
         memo_swap_sizes least = sizes_of_desc(&swap);

@@ -1005,7 +1005,8 @@ static void sum_states(const large_model* m, const memo_state* states, int n_sta
     *device_bytes += places[0] + places[1];
 }
 
-/* The bytes of rows on the host and on the device.  The last two steps, or layers, stay. */
+/* The bytes of rows on the host and on the device.  What no later step, or layer, takes the place of
+ * stays. */
 static void sum_rows(const large_model* m, const memo_step_plan* plan, int64_t* host_bytes,
                      int64_t* device_bytes) {
     const int64_t n_slices = m->n_rows / m->slice_rows, n_steps = m->n_layers * n_slices;
@@ -1014,15 +1015,15 @@ static void sum_rows(const large_model* m, const memo_step_plan* plan, int64_t* 
         const memo_tensor* tensor = &plan->swap.tensors[t];
         const int is_layer = tensor->rule == MEMO_TENSOR_LAYER;
         int64_t most[2] = {0, 0}, recomputed = 0, n_kept = 0;
-        for (int64_t step = 0; step < n_steps; step++) {
+        for (int64_t step = n_steps - 1; step >= 0; step--) {
             const int64_t rows = plan->swap.rows[step * N_LARGE + t], layer = step / n_slices;
             int64_t* part = &most[(is_layer ? layer : step) % 2];
             n_kept += rows < 0;
             if (rows < 0) continue;
+            if (is_layer ? layer < m->n_layers - 2 : *part > 0)
+                *host_bytes += rows * tensor->row_bytes;
             if (rows > *part) *part = rows;
             if (m->slice_rows - rows > recomputed) recomputed = m->slice_rows - rows;
-            if (is_layer ? layer < m->n_layers - 2 : step < n_steps - 2)
-                *host_bytes += rows * tensor->row_bytes;
         }
         if (tensor->rule == MEMO_TENSOR_HANDED) {
             *host_bytes += m->n_rows * tensor->row_bytes;

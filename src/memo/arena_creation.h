@@ -99,7 +99,7 @@ MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
 MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
                                   memo_error* error) {
     const memo_plan* plan = arena->plan;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     int64_t* place = MEMOB_ARRAY(&arrays, int64_t, 2 * arena->n_buffers); /* of an event's index */
     memo_status status = MEMO_STATUS_OK;
     arena->steps = MEMOB_ARRAY(&arena->arrays, memoi_step, 2 * plan->n_waits);

@@ -188,17 +188,27 @@ MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_byte
 typedef struct memob_arrays {
     void* latest;   /* each array begins after the address of the one before it */
     int32_t failed; /* there was no memory for one of them */
+    int32_t keeps;  /* memoi_arrays_rewind was called: arrays lie in the block if there is room */
+    char* block;
+    int64_t block_bytes, used_bytes; /* used_bytes: as if it had room for all */
 } memob_arrays;
 
 #define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
 
-/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
-MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
-                                            size_t element_bytes) {
+/* Adds an array like memob_calloc, but its elements may be anything.  Check `failed` once, after
+ * the last one. */
+MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count,
+                                             size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
-    char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
-                      ? NULL
-                      : (char*)memob_calloc(count + n_more, element_bytes);
+    char* block;
+    if (arrays->keeps && count >= 0 && count < MEMOB_BYTES_MAX / (int64_t)element_bytes / 2) {
+        const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
+        arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
+        if (arrays->used_bytes <= arrays->block_bytes) return arrays->block + begin;
+    }
+    block = count < 0 || count > MEMOB_BYTES_MAX - n_more
+                ? NULL
+                : (char*)memob_calloc(count + n_more, element_bytes);
     if (!block) {
         arrays->failed = 1;
         return NULL;
@@ -208,8 +218,17 @@ MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
     return block + MEMOI_ARRAYS_HEAD;
 }
 
+MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
+                                            size_t element_bytes) {
+    void* array = memoi_arrays_take(arrays, count, element_bytes);
+    if (array && arrays->keeps) memset(array, 0, (size_t)count * element_bytes);
+    return array;
+}
+
 /* The same, of a type. */
 #define MEMOB_ARRAY(arrays, type, count) ((type*)memob_arrays_add(arrays, count, sizeof(type)))
+#define MEMOB_ARRAY_OF_ANY(arrays, type, count)                                                    \
+    ((type*)memoi_arrays_take(arrays, count, sizeof(type)))
 
 MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
     while (arrays->latest) {
@@ -217,7 +236,24 @@ MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
         memcpy(&arrays->latest, block, sizeof arrays->latest);
         MEMO_FREE(block);
     }
-    arrays->failed = 0;
+    MEMO_FREE(arrays->block);
+    memset(arrays, 0, sizeof *arrays);
+}
+
+/* Drops all arrays like memob_arrays_free, but keeps memory for the next ones: arrays of the same
+ * sizes then allocate nothing. */
+MEMOI void memoi_arrays_rewind(memob_arrays* arrays) {
+    memob_arrays kept = *arrays;
+    arrays->block = NULL;
+    memob_arrays_free(arrays);
+    if (kept.used_bytes > kept.block_bytes) {
+        MEMO_FREE(kept.block);
+        kept.block = (char*)memob_calloc(2 * kept.used_bytes, 1);
+        kept.block_bytes = kept.block ? 2 * kept.used_bytes : 0;
+    }
+    arrays->keeps = 1;
+    arrays->block = kept.block;
+    arrays->block_bytes = kept.block_bytes;
 }
 
 /* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to

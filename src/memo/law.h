@@ -80,6 +80,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t is_awaited; /* an operation of another stream waits for it: record an event */
+    int32_t may_be_empty;
     int32_t first_part, n_parts;
     int32_t first_touch, n_touches; /* see memoi_waits_add */
     int64_t n_bytes;                /* of the parts that travel */
@@ -102,6 +103,12 @@ typedef struct memob_law_desc {
      * file.  Items are whole slots, which are the cells: quicker. */
     int32_t n_slots[3];
     int64_t places_at, place_bytes, parcels_at; /* first place on the host; first parcel in file */
+    /* NULL, or memory that many laws share, one after the other: then each is made in the law
+     * before, or in one that is all zero.  The caller frees it. */
+    memob_arrays* work;
+    /* NULL, or for each item whether a sink may leave out operations of such items alone, because
+     * there are no bytes this time: what is awaited then is marked, too. */
+    const char* may_be_empty;
 } memob_law_desc;
 
 typedef struct memob_law {
@@ -112,6 +119,7 @@ typedef struct memob_law {
     int32_t* touches;
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
+    int32_t has_empty; /* some operations may be empty */
     int32_t n_spilled; /* parcels that go to the file in a list, of place_bytes each */
     int64_t n_kept[MEMOB_N_STREAMS];   /* for memob_waits_make */
     int32_t n_events[MEMOB_N_STREAMS]; /* for memob_records: waits then are exact */
@@ -143,7 +151,7 @@ typedef struct memoi_stay {
     int64_t at, host;
 } memoi_stay;
 
-/* A transfer.  What has the same numbers, but for `stay`, is one operation. */
+/* A transfer.  What has the same numbers, but for `item`, is one operation. */
 typedef struct memoi_due {
     int32_t slot;  /* 0: before all lists; t + 1: behind the visit of time t */
     int32_t order; /* 0: store, 1: load */
@@ -151,7 +159,8 @@ typedef struct memoi_due {
     int32_t free_s
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
-    int32_t item, stay;
+    int32_t item;
+    int64_t at, host; /* offsets; of a parcel's item: host is in the parcel */
 } memoi_due;
 
 typedef struct memoi_bytes {
@@ -173,8 +182,9 @@ typedef struct memoi_parcel {
 typedef struct memoi_maker {
     const memob_law_desc* desc;
     memob_law* law;
-    int32_t n_lists, n_times; /* all lists */
-    int64_t* borders;         /* sorted; cell k is [borders[k], borders[k + 1]) */
+    int32_t n_lists;     /* all lists */
+    int32_t list, visit; /* of the operations that are added */
+    int64_t* borders;    /* sorted; cell k is [borders[k], borders[k + 1]) */
     int64_t n_borders;
     memoi_stay* stays;
     int32_t n_stays;
@@ -188,9 +198,11 @@ typedef struct memoi_maker {
     memoi_bytes* ranges;    /* of each operation: reads, then writes */
     int32_t* first_range;   /* (n_ops, 2), + 1 */
     int64_t n_ranges, ranges_most, parts_most, ops_most;
+    int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *loads; /* parcel of each place, -1: none; loads of each parcel: indices of due */
+        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
+    int32_t* loads;  /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -201,13 +213,13 @@ MEMOI int memoi_compare_int64(const void* left, const void* right) {
     return memob_compare(a, b);
 }
 
+/* Of the same slot. */
 MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
-    if (a->slot != b->slot) return memob_compare(a->slot, b->slot);
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
-    return a->item != b->item ? memob_compare(a->item, b->item) : memob_compare(a->stay, b->stay);
+    return memob_compare(a->item, b->item);
 }
 
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
@@ -271,11 +283,9 @@ MEMOI int64_t memoi_piece_at(const memoi_maker* m, int64_t at) {
 
 MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 && !item->is_kept; }
 
-/* Is the visit of this time in its list? */
-MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t time) {
-    const int32_t list = time / desc->n_visits;
-    return memoi_list_has(&desc->visits[time % desc->n_visits],
-                          desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
+/* Is the visit in the list? */
+MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
+    return memoi_list_has(&desc->visits[visit], desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
 }
 
 /* Where a use finds its bytes. */
@@ -283,8 +293,9 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
-/* A use begins a stay, or the item's latest stay goes on. */
-MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
+/* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
+MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
+                         char* makes) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
@@ -292,15 +303,14 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
     const int64_t end =
         m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
-    int goes_on = k >= 0 && m->stays[k].at == at;
+    int goes_on;
 
     /* What does not live on ends with its list. */
-    if (k >= 0 && !item->lives_on &&
-        m->stays[k].first / m->desc->n_visits < time / m->desc->n_visits)
-        k = -1;
+    if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
+    goes_on = k >= 0 && m->stays[k].at == at;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
-        goes_on &= k >= 0 && m->owners[c] == k;
+        goes_on &= m->owners[c] == k;
         before = (int32_t)memob_max(before, m->used[c]);
     }
     if (!goes_on) {
@@ -314,8 +324,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time) {
         k = m->n_stays++;
         m->stays[k] = fresh;
         m->latest[use->item] = k;
-        m->makes[(int64_t)(time / m->desc->n_visits) * m->desc->n_uses + use_number] =
-            use->how == MEMOB_USE_MAKE;
+        makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -340,7 +349,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     m->borders = MEMOB_ARRAY(&m->arrays, int64_t, has_slots ? 0 : 2 * n_uses);
     m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
-    m->stays = MEMOB_ARRAY(&m->arrays, memoi_stay, m->n_lists * n_uses);
+    m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
@@ -365,10 +374,14 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < m->n_borders; c++) m->owners[c] = m->used[c] = -1;
 
-    for (int32_t t = 0; t < m->n_times; t++) {
-        const int32_t v = t % d->n_visits;
-        for (int32_t u = m->first_use[v]; memoi_law_has(d, t) && u < m->first_use[v + 1]; u++)
-            if (memoi_item_moves(&d->items[d->uses[u].item])) memoi_law_use(m, u, t);
+    for (int32_t list = 0; list < m->n_lists; list++) {
+        const int32_t begin = list * d->n_visits;
+        char* makes = m->makes + list * n_uses;
+        for (int32_t v = 0; v < d->n_visits; v++)
+            for (int32_t u = m->first_use[v], end = m->first_use[v + 1];
+                 u < end && memoi_law_has(d, list, v); u++)
+                if (memoi_item_moves(&d->items[d->uses[u].item]))
+                    memoi_law_use(m, u, begin + v, begin, makes);
     }
     return MEMO_STATUS_OK;
 }
@@ -388,21 +401,50 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
            memoi_stay_host(m, other) == memoi_stay_host(m, stay);
 }
 
-MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t at,
+MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
-    const memoi_due due = {at + 1,
-                           order,
-                           need,
-                           {free_0, free_1},
-                           m->desc->items[stay->item].parcel,
-                           stay->item,
-                           (int32_t)(stay - m->stays)};
-    if (at < m->law->n_lists * m->desc->n_visits) m->due[m->n_due++] = due;
+    const memob_item* item = &m->desc->items[stay->item];
+    const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
+    const memoi_due due = {
+        time + 1,     order,
+        need,         {free_0, free_1},
+        item->parcel, stay->item,
+        stay->at,     item->parcel < 0 ? memoi_stay_host(m, version) : item->host};
+    if (time < m->law->n_lists * m->desc->n_visits) m->due[m->n_due++] = due;
+}
+
+/* Sorts by slot, then by memoi_due_compare: few are of one slot. */
+MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
+    const int32_t n_slots = m->law->n_lists * m->desc->n_visits + 1;
+    const memoi_due* dues = m->due;
+    memoi_due* sorted = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, m->n_due);
+    int32_t* first = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)n_slots + 1);
+    if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
+    for (int32_t k = 0; k < m->n_due; k++) first[dues[k].slot + 1]++;
+    for (int32_t slot = 0; slot < n_slots; slot++) first[slot + 1] += first[slot];
+    for (int32_t k = 0; k < m->n_due; k++) sorted[first[dues[k].slot]++] = dues[k];
+
+    /* Now first is the end of each slot. */
+    for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
+        if (first[slot] - begin > 16)
+            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
+        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+            const memoi_due due = sorted[k];
+            int32_t to = k;
+            while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {
+                sorted[to] = sorted[to - 1];
+                to--;
+            }
+            sorted[to] = due;
+        }
+    }
+    m->due = sorted;
+    return MEMO_STATUS_OK;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
-    m->due = MEMOB_ARRAY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
+    m->due = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
     if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
@@ -429,24 +471,23 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
                               s->value);
     }
-    qsort(m->due, (size_t)m->n_due, sizeof *m->due, memoi_due_compare);
-    return MEMO_STATUS_OK;
+    return memoi_law_sort_dues(m, error);
 }
 
 /* --- operations --- */
 
-MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind, int32_t slot) {
+MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
-    const int32_t n = m->desc->n_visits;
     memob_op* op = &m->law->ops[m->law->n_ops++];
     MEMO_ASSERT(m->law->n_ops <= m->ops_most);
     memset(op, 0, sizeof *op);
     op->kind = kind;
     op->stream = streams[kind];
-    op->list = slot ? (slot - 1) / n : 0;
-    op->visit = slot ? (slot - 1) % n : -1;
+    op->list = m->list;
+    op->visit = m->visit;
     op->first_part = m->law->n_parts;
+    op->first_touch = m->law->n_touches;
     if (kind == MEMOB_OP_VISIT && m->desc->updates_on_host &&
         m->desc->visits[op->visit].pass == MEMOB_UPDATE)
         op->stream = MEMOB_STREAM_FILE;
@@ -458,18 +499,34 @@ MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_
     const memob_part part = {item, from, to, n_bytes};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
+    if (op->kind != MEMOB_OP_VISIT) {
+        op->may_be_empty = m->desc->may_be_empty && m->desc->may_be_empty[item] &&
+                           (!op->n_parts || op->may_be_empty);
+        m->law->has_empty |= op->may_be_empty;
+        op->n_bytes += n_bytes;
+    }
     op->n_parts++;
-    if (op->kind != MEMOB_OP_VISIT) op->n_bytes += n_bytes;
 }
 
-MEMOI void memoi_law_add_range(memoi_maker* m, int64_t begin, int64_t n_bytes) {
-    MEMO_ASSERT(m->n_ranges < m->ranges_most);
+/* Bytes that an operation reads or writes.  A slot is a cell; a parcel's items share one. */
+MEMOI void memoi_law_add_range(memoi_maker* m, memob_op* op, int32_t writes, int64_t begin,
+                               int64_t n_bytes) {
+    memob_law* law = m->law;
+    MEMO_ASSERT(m->n_ranges < m->ranges_most && law->n_touches < m->ranges_most);
+    if (m->desc->n_slots[0]) {
+        const int32_t touch = 2 * (int32_t)memoi_piece_at(m, begin) + writes;
+        MEMO_ASSERT(n_bytes == 1 && touch < 2 * law->n_cells);
+        if (op->n_touches && law->touches[law->n_touches - 1] == touch) return;
+        law->touches[law->n_touches++] = touch;
+        op->n_touches++;
+        return;
+    }
     m->ranges[m->n_ranges].begin = begin;
     m->ranges[m->n_ranges++].end = begin + n_bytes;
 }
 
 /* The bytes of copies. */
-MEMOI void memoi_law_end_op(memoi_maker* m, const memob_op* op) {
+MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     static const int64_t tiers[][2] = {{0, 0},
                                        {0, MEMOI_ON_HOST},
                                        {MEMOI_ON_HOST, 0},
@@ -480,20 +537,21 @@ MEMOI void memoi_law_end_op(memoi_maker* m, const memob_op* op) {
     for (int32_t writes = 0; writes < 2; writes++) {
         first[writes] = (int32_t)m->n_ranges;
         for (int32_t k = 0; k < op->n_parts; k++)
-            memoi_law_add_range(m, tiers[op->kind][writes] + (writes ? parts[k].to : parts[k].from),
+            memoi_law_add_range(m, op, writes,
+                                tiers[op->kind][writes] + (writes ? parts[k].to : parts[k].from),
                                 parts[k].n_bytes);
     }
     first[2] = (int32_t)m->n_ranges;
 }
 
 /* A visit: the items that it makes, and the bytes of its uses. */
-MEMOI void memoi_law_add_visit(memoi_maker* m, int32_t time) {
+MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const memob_law_desc* d = m->desc;
-    const int32_t visit = time % d->n_visits;
-    const char* makes = &m->makes[(int64_t)(time / d->n_visits) * d->n_uses];
-    memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT, time + 1);
+    const int32_t visit = m->visit;
+    const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
+    memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     int32_t* first = &m->first_range[2 * (op - m->law->ops)];
-    m->law->visit_ops[time] = (int32_t)(op - m->law->ops);
+    m->law->visit_ops[(int64_t)m->list * d->n_visits + visit] = (int32_t)(op - m->law->ops);
     for (int32_t writes = 0; writes < 2; writes++) {
         first[writes] = (int32_t)m->n_ranges;
         for (int32_t u = m->first_use[visit]; u < m->first_use[visit + 1]; u++) {
@@ -504,7 +562,8 @@ MEMOI void memoi_law_add_visit(memoi_maker* m, int32_t time) {
             if (!memoi_item_moves(item)) continue;
             if (writes && makes[u])
                 memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_bytes);
-            if (writes != is_read) memoi_law_add_range(m, memoi_use_at(item, use), item->n_bytes);
+            if (writes != is_read)
+                memoi_law_add_range(m, op, writes, memoi_use_at(item, use), item->n_bytes);
         }
     }
     first[2] = (int32_t)m->n_ranges;
@@ -518,68 +577,71 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_bytes;
 }
 
-/* The slot of its next load. */
-MEMOI int32_t memoi_parcel_due(const memoi_maker* m, int32_t parcel) {
-    const memoi_parcel* p = &m->parcels[parcel];
-    return p->load < p->loads_end ? m->due[m->loads[p->load]].slot : INT32_MAX;
+/* Notes when a place is worth giving away: with the next load of its parcel; never while the parcel
+ * is not whole. */
+MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
+    if (p->place < 0) return;
+    m->places_due[p->place] = p->n_stores              ? -1
+                              : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
+                                                       : INT32_MAX - 1;
 }
 
-MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p, int32_t slot) {
+MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
     const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_bytes;
-    memob_op* op = memoi_law_add_op(m, kind, slot);
+    memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
                        kind == MEMOB_OP_READ ? on_host : in_file, p->n_bytes);
     memoi_law_end_op(m, op);
 }
 
-MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p, int32_t slot) {
+MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
     if (p->is_in_file) return;
     if (p->room < 0) p->room = m->law->n_spilled++;
-    memoi_parcel_copy(m, MEMOB_OP_WRITE, p, slot);
+    memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
     p->is_in_file = 1;
 }
 
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
  * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
-MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel, int32_t slot) {
-    int32_t best = -1, old;
-    for (int32_t k = 0; k < m->desc->n_places && (best < 0 || m->places[best] >= 0); k++) {
-        const int32_t other = m->places[k];
-        if (other >= 0 && m->parcels[other].n_stores) continue;
-        if (best < 0 || other < 0 ||
-            memoi_parcel_due(m, other) > memoi_parcel_due(m, m->places[best]))
+MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
+    int32_t best = -1, farthest = -1, old;
+    for (int32_t k = 0; k < m->desc->n_places && farthest < INT32_MAX; k++)
+        if (m->places_due[k] > farthest) {
             best = k;
-    }
+            farthest = m->places_due[k];
+        }
     if (best < 0) return 0;
     old = m->places[best];
     if (old >= 0) {
-        memoi_parcel_write(m, &m->parcels[old], slot);
+        memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
         if (m->parcels[old].load < m->parcels[old].loads_end)
             m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
+    memoi_parcel_tell(m, &m->parcels[parcel]);
     return 1;
 }
 
-MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel, int32_t slot) {
-    if (!memoi_parcel_place(m, parcel, slot)) return 0;
-    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel], slot);
+MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
+    if (!memoi_parcel_place(m, parcel)) return 0;
+    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
     return 1;
 }
 
 /* A place is free: the parcel in the file with the nearest load comes back. */
-MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
+MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
+    m->places_due[p->place] = INT32_MAX;
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
         if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
             m->loads[next->load] == m->ahead)
-            return memoi_parcel_read(m, due->parcel, slot);
+            return memoi_parcel_read(m, due->parcel);
     }
     return 1;
 }
@@ -588,11 +650,7 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p, int32_t slot) {
 
 /* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
-    const memoi_stay* s = &m->stays[due->stay];
-    const memob_item* item = &m->desc->items[s->item];
-    if (item->parcel >= 0) return memoi_place_at(m, &m->parcels[item->parcel]) + item->host;
-    if (due->order && s->previous >= 0) s = &m->stays[s->previous];
-    return memoi_stay_host(m, s);
+    return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
 /* Copies between the host's window of states and their homes in the file. */
@@ -602,7 +660,7 @@ MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, 
         const memob_item* item = &m->desc->items[due[k].item];
         const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
         if (item->file < 0) continue;
-        if (!op) op = memoi_law_add_op(m, kind, due->slot);
+        if (!op) op = memoi_law_add_op(m, kind);
         memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
                            kind == MEMOB_OP_READ ? host : item->file, item->n_bytes);
     }
@@ -615,35 +673,37 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
     memob_op* op;
     if (p && p->place < 0 &&
-        !(is_load ? memoi_parcel_read(m, due->parcel, due->slot)
-                  : memoi_parcel_place(m, due->parcel, due->slot)))
+        !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
+    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
 
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due->slot);
+    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
     for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = m->stays[due[k].stay].at;
+        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
         memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
                            m->desc->items[due[k].item].n_bytes);
     }
     memoi_law_end_op(m, op);
 
-    if (!is_load) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;
         p->is_in_file = 0;
-        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p, due->slot);
+        memoi_parcel_tell(m, p);
+        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
     p->load += n;
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p, due->slot);
+    memoi_parcel_tell(m, p);
+    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
-    const int32_t n = m->desc->n_visits;
+    const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
     int32_t n_loads = 0;
+    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
@@ -654,7 +714,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     /* loads_end counts first; then each parcel has its part of loads. */
     for (int32_t k = 0; k < m->n_due; k++) {
         const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || !due->slot || (due->slot - 1) / n != list) continue;
+        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
         *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
     }
     m->ahead = 0;
@@ -666,7 +726,7 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     }
     for (int32_t k = 0; k < m->n_due; k++) {
         const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot && (due->slot - 1) / n == list)
+        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
             m->loads[m->parcels[due->parcel].loads_end++] = k;
     }
 }
@@ -675,15 +735,19 @@ MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
 MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
-    m->law->n_ops = m->law->n_parts = 0;
+    m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
     m->n_ranges = 0;
+    m->list = 0;
+    m->visit = -1;
 
-    for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++) {
-        const int32_t t = slot - 1;
-        if (slot && t % n == 0) memoi_law_begin_parcels(m, t / n);
-        if (slot && t % n == 0 && t) m->law->begin[t / n] = m->law->n_ops;
-        if (slot) m->law->visit_ops[t] = -1;
-        if (slot && memoi_law_has(m->desc, t)) memoi_law_add_visit(m, t);
+    for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
+        if (m->visit == n) { /* the list before has ended */
+            m->visit = 0;
+            m->law->begin[++m->list] = m->law->n_ops;
+        }
+        if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
+        if (slot) m->law->visit_ops[slot - 1] = -1;
+        if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
             while (end < m->n_due && memoi_due_together(&m->due[k], &m->due[end]) &&
@@ -708,25 +772,31 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
+    const int has_slots = d->n_slots[0] > 0;
     int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
     memo_status status;
-    for (int32_t i = 0; i < d->n_items; i++)
-        if (d->items[i].file >= 0) n_each = 5;
+    for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
+    if (m->has_windows) n_each = 5;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     m->ranges_most = n_refs + 2 * n_each * m->n_due;
-    law->ops = MEMOB_ARRAY(&law->arrays, memob_op, m->ops_most);
-    law->parts = MEMOB_ARRAY(&law->arrays, memob_part, m->parts_most);
+    law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
+    law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
+    if (has_slots) {
+        law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
+        law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->ranges_most);
+    }
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
-    m->first_range = MEMOB_ARRAY(&m->arrays, int32_t, 2 * m->ops_most + 1);
-    m->ranges = MEMOB_ARRAY(&m->arrays, memoi_bytes, m->ranges_most);
+    m->first_range = MEMOB_ARRAY_OF_ANY(&m->arrays, int32_t, 2 * m->ops_most + 1);
+    m->ranges = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_bytes, has_slots ? 0 : m->ranges_most);
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
-    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1;
+    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
@@ -806,31 +876,6 @@ MEMOI void memoi_split_touches(memoi_split* p, const memoi_maker* m) {
     }
 }
 
-/* Each slot is a cell. */
-MEMOI memo_status memoi_law_touch_slots(memoi_maker* m, memo_error* error) {
-    memob_law* law = m->law;
-    int32_t* stamp;
-    law->n_cells = m->desc->n_slots[0] + m->desc->n_slots[1] + m->desc->n_slots[2];
-    law->touches = MEMOB_ARRAY(&law->arrays, int32_t, m->n_ranges);
-    stamp = MEMOB_ARRAY(&m->arrays, int32_t, law->n_cells); /* 1 + the latest operation */
-    if (law->arrays.failed || m->arrays.failed)
-        return memob_no_memory(error, "the slots of a step");
-    for (int32_t op = 0; op < law->n_ops; op++) {
-        const int32_t* first = &m->first_range[2 * op];
-        law->ops[op].first_touch = law->n_touches;
-        for (int32_t writes = 1; writes >= 0; writes--)
-            for (int32_t r = first[writes]; r < first[writes + 1]; r++) {
-                const int64_t slot = memoi_piece_at(m, m->ranges[r].begin);
-                MEMO_ASSERT(m->ranges[r].end == m->ranges[r].begin + 1 && slot < law->n_cells);
-                if (stamp[slot] == op + 1) continue;
-                stamp[slot] = op + 1;
-                law->touches[law->n_touches++] = 2 * (int32_t)slot + writes;
-            }
-        law->ops[op].n_touches = law->n_touches - law->ops[op].first_touch;
-    }
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     memoi_split p = MEMO_ZERO(memoi_split);
@@ -885,13 +930,16 @@ typedef struct memoi_counter {
     memob_arrays arrays;
 } memoi_counter;
 
-/* Adds a list.  The first time marks what is awaited, then counts the records that a wait looks
- * back. */
-MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked) {
+/* Adds a list, with what may be empty or without.  The first time marks what is awaited, then
+ * counts the records that a wait looks back. */
+MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked,
+                           int is_empty) {
     for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
         const int32_t stream = law->ops[k].stream;
         memob_numbers wait;
-        const int64_t number = memob_law_add(law, &c->waits, k, &wait);
+        int64_t number;
+        if (is_empty && law->ops[k].may_be_empty) continue;
+        number = memob_law_add(law, &c->waits, k, &wait);
         c->ops[stream][number & c->waits.mask[stream]] = k;
         c->records[stream][number & c->waits.mask[stream]] = c->n_records[stream];
         c->n_records[stream] += law->ops[k].is_awaited;
@@ -922,8 +970,10 @@ MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo
     for (int32_t k = 0; k < law->n_ops && has_no_events; k++) law->ops[k].is_awaited = 1;
 
     /* A list may follow itself; the waits of the last one repeat from its third time on. */
-    for (int is_marked = 0; is_marked < 2 && !status && !has_no_events; is_marked++) {
+    for (int pass = 0; pass < 4 && !status && !has_no_events; pass++) {
+        const int is_marked = pass / 2, is_empty = pass % 2;
         memoi_counter c;
+        if (is_empty && !law->has_empty) continue;
         memset(&c, 0, sizeof c);
         status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
         for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++) {
@@ -932,7 +982,8 @@ MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo
         }
         if (!status && c.arrays.failed) status = memob_no_memory(error, "the waits of a step");
         for (int32_t k = 0; k < 2 * law->n_lists + 1 && !status; k++)
-            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked);
+            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked,
+                            is_empty);
         memob_arrays_free(&c.arrays);
         memob_waits_free(&c.waits);
     }
@@ -947,14 +998,21 @@ MEMOI void memob_law_free(memob_law* law) {
 /* Makes the operations of desc->n_tables lists.  Arrays of desc are not used afterwards.  Errors:
  * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_maker maker;
     memo_status status;
-    memset(law, 0, sizeof *law);
     memset(&maker, 0, sizeof maker);
+    if (desc->work) {
+        arrays = law->arrays;
+        memoi_arrays_rewind(&arrays);
+        memoi_arrays_rewind(desc->work);
+        maker.arrays = *desc->work;
+    }
+    memset(law, 0, sizeof *law);
+    law->arrays = arrays;
     maker.desc = desc;
     maker.law = law;
     maker.n_lists = (int32_t)memob_max(desc->n_lists, 1);
-    maker.n_times = maker.n_lists * desc->n_visits;
     law->n_lists = desc->n_tables ? desc->n_tables : maker.n_lists;
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0 && law->n_lists <= maker.n_lists);
@@ -962,10 +1020,12 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status && desc->n_slots[0]) status = memoi_law_touch_slots(&maker, error);
     if (!status && !desc->n_slots[0]) status = memoi_law_find_cells(&maker, error);
     if (!status) status = memoi_law_find_awaited(law, desc->has_no_events, error);
-    memob_arrays_free(&maker.arrays);
+    if (desc->work)
+        *desc->work = maker.arrays;
+    else
+        memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
     return status;
 }

@@ -306,7 +306,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
                                    int64_t* culprit, memo_error* error) {
     int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_piece* pieces = MEMOB_ARRAY(&arrays, memob_piece, n_most);
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n_most);
     memob_keyed* events = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_most);
@@ -373,7 +373,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 /* Sorts buffers by begin, stably; gaps, holds and waits follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n);
     memo_buffer* sorted = MEMOB_ARRAY(&arrays, memo_buffer, n);
     int64_t* place = MEMOB_ARRAY(&arrays, int64_t, n);

@@ -1,12 +1,26 @@
 #pragma once
-#include "memo/swap_places.h"
-#include "memo/swap_order.h"
+#include "memo/engine.h"
+#include "memo/swap_items.h"
 /* ---- >>swap engine ------------------------------------------------------------------------------
  * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
- * trainer computes. */
+ * trainer computes.
+ *
+ * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
+ * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
+ * shorter micro-batches and rows known late need no law of their own. */
 
 struct memo_swap {
-    memob_engine engine; /* events: MEMOB_SWAP_COMPUTED to _FILE_DONE; spill_ops: (layers, 2) */
+    memob_engine engine; /* events: those of each stream; spill_ops: see spill_of */
+    memob_swap_items items;
+    memob_law law;
+    memob_waits waits;
+    memob_records records;
+    int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
+    int64_t* room_bytes; /* (n_layers): of each room in the file */
+    int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
+    int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
+    int32_t first_event[MEMOB_N_STREAMS];
+    int32_t has_failed; /* the last call */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -59,23 +73,49 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
     memob_engine_release(&swap->engine);
     memob_arrays_free(&swap->engine.arrays);
+    memob_swap_items_free(&swap->items);
+    memob_law_free(&swap->law);
+    memob_waits_free(&swap->waits);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
-/* Fills in the writes and reads of the spilled layers. */
+/* Where a parcel's place begins on the host. */
+MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
+    return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
+}
+
+/* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
+ * order of the rooms that the law gave them. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->engine;
-    for (int32_t layer = 0; layer < swap->placement.n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->placement.turns[layer];
-        const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
-        if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
-        for (int32_t is_read = 0; is_read < 2; is_read++)
-            memob_spill_op_init(&e->spill_ops[2 * turn->ordinal + is_read], &e->file, !is_read,
-                                e->host_memory + turn->host_begin, turn->file_begin, n_bytes);
-        /* Bytes that no copy fills are written too, so initialize them. */
-        if (e->file.fd >= 0) memset(e->host_memory + turn->host_begin, 0, (size_t)n_bytes);
+    const memob_law* law = &swap->law;
+    int32_t n[2] = {0, 0};
+    for (int32_t k = 0; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            swap->room_bytes[part->to] =
+                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
+        }
+
+    for (int32_t k = 0; k < law->n_ops; k++) {
+        const int is_read = law->ops[k].kind == MEMOB_OP_READ;
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        const int64_t room = is_read ? part->from : part->to;
+        int64_t file_begin = 0;
+        swap->spill_of[k] = -1;
+        if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
+        swap->spill_of[k] = 2 * n[is_read]++ + is_read;
+        memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
+                            e->host_memory +
+                                memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+                            file_begin, swap->room_bytes[room]);
     }
+    /* Bytes that no copy fills are written too, so initialize them. */
+    if (e->file.fd >= 0 && n[0])
+        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
+               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
@@ -100,10 +140,19 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->engine;
     memo_status status;
-    if (sizes->host_bytes)
-        e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && sizes->host_bytes; s++) {
+        swap->first_event[s] = e->n_events;
+        swap->records.n_events[s] = swap->law.n_events[s];
+        /* The engine's first two events are the compute stream's. */
+        if (s != MEMOB_STREAM_FILE || n_spilled)
+            e->n_events += (int32_t)memob_max(swap->law.n_events[s], s ? 1 : 2);
+    }
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, 2 * n_spilled);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->law.n_ops : 0);
+    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->law.n_ops);
+    swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
+    swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
+    swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
@@ -145,6 +194,11 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, 0, &swap->placement, error);
+    if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
+    if (!status)
+        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->law, error);
+    if (!status)
+        status = memob_waits_make(&swap->waits, swap->law.n_cells, swap->law.n_kept, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -189,55 +243,131 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED
- * tensors, or the rows of all other tensors. */
-MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
+/* Copies rows of a step: those of the tensors of an item. */
+MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;
-    const int is_routed = op->kind == MEMOB_SWAP_COPY_ROUTED;
-    const int is_shared = op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(p, op->of);
-    const int64_t host_begin = is_layer || is_routed ? 0 : p->turns[op->of].host_begin;
-    const int64_t n_rows = is_layer    ? swap->n_rows
-                           : is_routed ? INT64_MAX
-                                       : memob_swap_step_rows(p, op->of, swap->n_rows);
+    const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
+    const int32_t step = part->item % p->n_layers, of_class = part->item / p->n_layers;
+    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t host_begin = kind != MEMOB_SWAP_ITEM_CLASS ? 0
+                               : p->place_bytes              ? memoi_swap_place_begin(swap, slot)
+                                                             : p->turns[step].host_begin;
+    const int64_t n_rows = kind == MEMOB_SWAP_ITEM_LAYER ? swap->n_rows
+                           : kind == MEMOB_SWAP_ITEM_ROUTED
+                               ? INT64_MAX
+                               : memob_swap_step_rows(p, step, swap->n_rows);
+
     for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, op->of, t);
-        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
-        if (place->is_layer == is_layer && place->is_routed == is_routed &&
-            !(is_shared && t == p->input))
+        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        const int64_t n_moved =
+            (memob_min(n_rows, place->moved_end) - place->moved_begin) * place->row_bytes;
+        if (kind == MEMOB_SWAP_ITEM_CLASS
+                ? swap->items.class_of[t] != of_class
+                : (kind == MEMOB_SWAP_ITEM_LAYER ? !place->is_layer : !place->is_routed))
+            continue;
+        if (n_moved <= 0) continue;
+        *n_bytes += n_moved;
+        if (!is_counted)
             memob_engine_copy(&swap->engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
-                              host_begin + place->host_offset, n_moved * place->row_bytes);
+                              host_begin + place->host_offset, n_moved);
     }
 }
 
-/* The HANDED rows of a step, between the device and the place where the rows wait. */
-MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
+/* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
+MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
+                                  int is_counted, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
-    const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
-    const memob_swap_turn* turn = &p->turns[op->of];
-    const int64_t* waits = op->stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
-    memob_engine_copy(&swap->engine, op->stream, place->offset,
-                      waits[p->visits[swap->n_ended].is_backward],
-                      memob_swap_step_rows(p, op->of, swap->n_rows) * place->row_bytes);
+    const memob_swap_items* it = &swap->items;
+    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
+    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
+    const int32_t slice = part->item % p->n_layers;
+    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_slices + 1);
+    const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
+                               memoi_swap_place_of(swap, 0, p->handed)->offset;
+    const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
+    int64_t host_begin = p->handed_begin + slice * p->slice_rows * p->handed_row_bytes;
+    if (on_host < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)on_host % p->n_layers;
+        host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
+    }
+    *n_bytes += memob_max(n_moved, 0);
+    if (!is_counted)
+        memob_engine_copy(&swap->engine, op->stream,
+                          memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
+                          host_begin, n_moved);
 }
 
-/* Enqueues the operations. */
-MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
-                                     memo_error* error) {
-    memob_engine* e = &swap->engine;
-    memob_engine_call(e, error);
-    for (int32_t i = 0; i < ops->n && !e->status; i++) {
-        const memob_swap_op* op = &ops->list[i];
-        switch (op->kind) {
-        case MEMOB_SWAP_WAIT: memob_engine_wait(e, op->stream, op->of); break;
-        case MEMOB_SWAP_RECORD: memob_engine_record(e, op->stream, op->of); break;
-        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op); break;
-        case MEMOB_SWAP_USE_FILE: memob_engine_use_file(e, op->of); break;
-        default: memoi_swap_copy_rows(swap, op);
-        }
+/* The bytes of a transfer in this micro-batch; is_counted 0: copies them. */
+MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
+    int64_t n_bytes = 0;
+    for (int32_t k = 0; k < op->n_parts; k++) {
+        const memob_part* part = &swap->law.parts[op->first_part + k];
+        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
+            memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
+        else
+            memoi_swap_copy_rows(swap, op, part, is_counted, &n_bytes);
     }
-    return e->status;
+    return n_bytes;
+}
+
+/* Returns the event of the stream; -1: none is recorded. */
+MEMOI int32_t memoi_swap_record(memo_swap* swap, int32_t stream, int64_t number) {
+    memob_engine* e = &swap->engine;
+    int32_t event;
+    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
+    if (e->status) return -1;
+    event = memoi_records_add(&swap->records, stream, number);
+    memob_engine_record(e, stream, swap->first_event[stream] + event);
+    return event;
+}
+
+/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
+ * done. */
+MEMOI void memoi_swap_wait(memo_swap* swap, int32_t stream, const memob_numbers* wait) {
+    memob_engine* e = &swap->engine;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int32_t event;
+        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
+        event = memoi_records_find(&swap->records, s, wait->of[s]);
+        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+            event = memoi_swap_record(swap, s, swap->waits.n[s]);
+        if (!e->status) memob_engine_wait(e, stream, swap->first_event[s] + event);
+    }
+}
+
+/* After a failed call, or for memo_swap_abandon: every stream waits for all that the others were
+ * given, because waits that the law counts on may be missing. */
+MEMOI void memoi_swap_join(memo_swap* swap) {
+    memob_engine* e = &swap->engine;
+    int32_t events[MEMOB_N_STREAMS];
+    if (!swap->has_failed) return;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
+        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
+        events[s] = is_there ? memoi_swap_record(swap, s, swap->waits.n[s]) : -1;
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
+            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
+                memob_engine_wait(e, s, swap->first_event[other] + events[other]);
+    if (!e->status) swap->has_failed = 0;
+}
+
+/* Enqueues a transfer, or a write or read of the file. */
+MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
+    const memob_op* op = &swap->law.ops[k];
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    memob_numbers wait;
+    int64_t number;
+    if (swap->engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    number = memob_law_add(&swap->law, &swap->waits, k, &wait);
+    memoi_swap_wait(swap, op->stream, &wait);
+    if (is_file)
+        memob_engine_use_file(&swap->engine, swap->spill_of[k]);
+    else
+        (void)memoi_swap_transfer(swap, op, 0);
+    if (op->is_awaited) (void)memoi_swap_record(swap, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -254,27 +384,43 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     return MEMO_STATUS_OK;
 }
 
+/* The operation of a visit of this micro-batch. */
+MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
+    const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    return swap->law.visit_ops[(int64_t)table * swap->law.n_visits + visit];
+}
+
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_engine* e = &swap->engine;
     const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
-    memob_swap_ops ops;
-    int64_t begin_ns = 0;
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    int64_t begin_ns = 0, any = 0;
     if (status) return status;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_swap_begin_ops(&swap->placement, swap->is_forward_only, swap->n_begun, &ops);
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (e->status) return e->status;
+    if (e->n_events)
+        swap->numbers[swap->n_begun] = memob_law_add(
+            &swap->law, &swap->waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
+    swap->waited[swap->n_begun] = any != 0;
 
     /* With is_timed, two marks measure how long it waits. */
-    if (ops.n && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (ops.n && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
+    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
+    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status) status = memoi_swap_enqueue(swap, &ops, error);
+    memob_engine_call(&swap->engine, error);
+    if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+    swap->has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     return status;
 }
@@ -311,11 +457,24 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    memob_swap_ops ops;
+    const memob_law* law = &swap->law;
+    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
+    int32_t k;
     if (status) return status;
-    memob_swap_end_ops(&swap->placement, swap->is_forward_only, swap->n_ended, &ops);
-    status = memoi_swap_enqueue(swap, &ops, error);
-    if (status) return status;
+
+    /* The operations behind the visit. */
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
+    k = memoi_swap_visit_op(swap, swap->n_ended);
+    if (swap->engine.n_events) {
+        if (law->ops[k].is_awaited)
+            (void)memoi_swap_record(swap, MEMOB_STREAM_COMPUTE, swap->numbers[swap->n_ended]);
+        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
+            memoi_swap_enqueue(swap, k);
+    }
+    swap->has_failed = swap->engine.status != MEMO_STATUS_OK;
+    if (swap->engine.status) return swap->engine.status;
     swap->n_ended++;
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
@@ -329,17 +488,10 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
-    memob_engine* e = &swap->engine;
-
-    /* Record the events again: a failed call may have left copies after the last record. */
-    memob_engine_call(e, error);
-    for (int i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
-        if (!e->streams[i]) continue;
-        memob_engine_record(e, i, events[i]);
-        memob_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
-    }
-    if (e->status) return e->status;
+    swap->has_failed = 1;
+    memob_engine_call(&swap->engine, error);
+    memoi_swap_join(swap);
+    if (swap->engine.status) return swap->engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
@@ -351,10 +503,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
         double waited_s = 0;
-        memob_swap_ops ops;
         memo_status status;
-        memob_swap_begin_ops(&swap->placement, swap->is_forward_only, k, &ops);
-        if (!ops.n) continue;
+        if (!swap->waited[k]) continue;
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;

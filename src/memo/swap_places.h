@@ -137,23 +137,61 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     }
 }
 
-/* A step must recompute the rows that it did not swap if a visit between its forward and its
- * backward overwrites these rows.  That is a visit of a step that also recomputes rows; or that
- * swaps rows in the same buffer, because recomputed rows may begin before the border.  Tensors with
- * the same rows get the same answer, so that one recomputation serves all of these tensors. */
+/* Sets for each step whether the tensor's rows are overwritten between forward and backward.
+ * Swapped rows move then: another step swaps rows in the same buffer.  Other rows are recomputed:
+ * another step also recomputes rows; or swaps rows in the same buffer, because recomputed rows may
+ * begin before the border.  Tensors with the same rows get the same answer, so that one
+ * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
                                        int64_t n_tiles, memob_swap_sum* sums) {
-    int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
-    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = 0;
+    int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
+    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = sums[k].returns = 0;
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
-        int32_t* is_overwritten = &sums[visit->step].is_overwritten;
+        memob_swap_sum* sum = &sums[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
-        if (visit->is_backward)
-            *is_overwritten |= cut > visit->forward || (n && swapped[visit->odd] > visit->forward);
-        *(n < n_tiles ? &cut : &swapped[visit->odd]) = k;
+        if (visit->is_backward) {
+            sum->is_overwritten |=
+                cut > visit->forward || (n && whole[visit->odd] > visit->forward);
+            sum->returns |= n && swapped[visit->odd] > visit->forward;
+        }
+        *(n < n_tiles ? &cut : &whole[visit->odd]) = k;
+        if (n) swapped[visit->odd] = k;
     }
+}
+
+/* Bytes of a tensor in a step that swaps so many of its tiles. */
+typedef struct memoi_swap_cut {
+    int64_t tiles;
+    int64_t swapped, moved; /* rows; moved: of the step's own */
+    int64_t recomputed_bytes, own_bytes, host_bytes;
+    double others; /* the share of the step's rows that it recomputes */
+} memoi_swap_cut;
+
+MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t layer, int64_t tiles,
+                               memoi_swap_cut* cut) {
+    const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
+    const int is_odd = memoi_swap_is_odd(desc, layer);
+    const int64_t n_own = memob_swap_layer_rows(desc) - (desc->n_slices - 1) * n;
+    cut->tiles = tiles;
+    cut->swapped =
+        tiles == memob_swap_n_tiles(desc) ? n : memob_swap_rows_of_tiles(desc, layer, tiles);
+    cut->recomputed_bytes = (n - cut->swapped) * row_bytes;
+    cut->own_bytes = cut->swapped * row_bytes; /* of an odd layer: behind the second border */
+    if (cut->swapped && is_odd) cut->own_bytes += cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+    cut->own_bytes = memob_align_up(cut->own_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* The last slice may have fewer rows, but not a smaller state. */
+    cut->moved = cut->swapped;
+    cut->others = (double)(n - cut->swapped) / (double)n;
+    if (memob_tensor_rule(desc->tensors, t) != MEMO_TENSOR_CARRIED && desc->n_slices > 1 &&
+        (layer + 1) % desc->n_slices == 0) {
+        cut->moved =
+            is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
+        cut->others = (double)(n_own - cut->moved) / (double)n_own;
+    }
+    cut->host_bytes = memob_align_up(cut->moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
@@ -173,9 +211,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
-    const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
-    const double share = 1 / (double)n; /* of a row; a division is slow */
+    memoi_swap_cut cuts[2]; /* of the latest even and odd layer, which most layers repeat */
     memob_swap_region region = MEMO_ZERO(memob_swap_region);
+    int64_t* moves = order->moves + (int64_t)t * desc->n_layers;
     region.whole_bytes = all_bytes;
     if (is_layer || is_handed)
         region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -195,22 +233,27 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     if (is_layer || is_handed) return region;
 
     if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
+    cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
         memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
-        int64_t swapped, recomputed_bytes, own_bytes, moved;
-        double others; /* the share of the step's rows that it recomputes */
+        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        memoi_swap_cut* cut = &cuts[is_odd];
+        int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
         if (tiles[layer] == MEMO_ROWS_KEPT) {
             region.n_kept++;
             continue;
         }
-        swapped = tiles[layer] == n_tiles ? n : memob_swap_rows_of_tiles(desc, layer, tiles[layer]);
-        recomputed_bytes = (n - swapped) * row_bytes;
-        own_bytes = swapped * row_bytes; /* of an odd layer: behind the second border */
-        if (swapped && is_odd) own_bytes += recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
-        own_bytes = memob_align_up(own_bytes, MEMOB_DEVICE_ALIGNMENT);
+        if (tiles[layer] != cut->tiles || is_last)
+            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
+        swapped = cut->swapped;
+        recomputed_bytes = cut->recomputed_bytes;
+        own_bytes = cut->own_bytes;
+        moved_bytes = cut->moved * row_bytes;
+        if (is_last) cut->tiles = MEMO_ROWS_KEPT; /* of no other */
         if (!is_packed) {
             int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
             *most = memob_max(*most, own_bytes);
@@ -224,40 +267,33 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             }
         }
 
-        /* The last slice may have fewer rows, but not a smaller state. */
-        moved = swapped;
-        others = (double)(n - swapped) * share;
-        if (!is_carried && desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
-            const int64_t n_own = n_all - (desc->n_slices - 1) * n;
-            moved = is_odd ? memob_max(n_own - (n - swapped), 0) : memob_min(n_own, swapped);
-            others = (double)(n_own - moved) / (double)n_own;
-        }
-
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || sum->is_overwritten)) {
-            if (all_s && others > 0)
+            if (all_s && cut->others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    sign * (call_s + all_s[layer] * others);
+                    sign * (call_s + all_s[layer] * cut->others);
             if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
         }
         if (!swapped) continue;
+        if (place)
+            place->offset =
+                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
 
-        /* What is moved. */
-        sum->uses_buffer += sign;
+        /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
+        if (sign > 0) moves[layer] = is_packed || sum->returns ? moved_bytes : 0;
+        if (!is_packed && !sum->returns) continue;
         if (is_input) {
-            sum->input_bytes += sign * moved * row_bytes;
+            sum->input_bytes += sign * moved_bytes;
             sum->input_offset = sum->host_bytes;
         }
         if (place) {
-            place->offset =
-                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
             place->moved_begin = is_odd ? n - swapped : 0;
-            place->moved_end = place->moved_begin + moved;
-            place->host_offset = sum->host_bytes;
+            place->moved_end = place->moved_begin + cut->moved;
+            place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
         }
-        sum->moved_bytes += sign * moved * row_bytes;
-        sum->host_bytes += sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += sign * (moved > 0);
+        *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
+        *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
+        *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
     }
     region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
@@ -282,7 +318,6 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
         if (!sum->pack_bytes) continue;
-        sum->uses_buffer = 1;
         sum->free_bytes += sum->cut_free_bytes;
         area_bytes = memob_max(area_bytes, sum->pack_bytes);
     }
@@ -316,28 +351,27 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     return area_bytes;
 }
 
-/* After all tensors: sets the order of visits in the rounding buffers.  A step whose backward is
- * the next user of its buffer is not moved then.  Returns the bytes of the packs. */
+/* After all tensors: a pack moves if another pack uses its buffer between its forward and its
+ * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
-    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(p) : 0;
-    int32_t layer, k, last[2] = {-1, -1};
-    for (layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (k = 0; k < p->n_visits; k++) {
-        memob_swap_visit* visit = &p->visits[k];
+    int64_t pack_bytes;
+    int32_t last[2] = {-1, -1};
+    if (!desc->tensor_kinds) return 0;
+    pack_bytes = memoi_swap_sum_packs(p);
+    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_swap_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->step];
-        visit->previous = visit->back = -1;
-        visit->leaves = 0;
-        if (!sum->uses_buffer) continue;
-        visit->previous = last[visit->odd];
+        if (!sum->pack_bytes) continue;
+        if (visit->is_backward && last[visit->odd] > visit->forward) sum->returns = 1;
         last[visit->odd] = k;
-        if (!visit->is_backward || visit->previous == visit->forward) continue;
-        sum->returns = p->visits[visit->forward].leaves = 1;
-        if (sum->moved_bytes) p->visits[visit->previous].back = visit->step;
     }
-    for (layer = 0; layer < p->n_layers; layer++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
-        if (sum->uses_buffer && !sum->returns)
-            sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
+        if (!sum->returns) continue;
+        sum->moved_bytes += sum->pack_moved_bytes;
+        sum->host_bytes += sum->pack_host_bytes;
+        sum->n_copies += sum->n_pack_copies;
     }
     return pack_bytes;
 }
@@ -444,9 +478,13 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
         memoi_swap_pack_layer(
             desc, layer,
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
-        for (int32_t t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
-            if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
+            if (sum->is_pack_overwritten)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
+            if (!sum->returns) places[t].moved_end = places[t].moved_begin;
+            places[t].host_offset += sum->host_bytes - sum->pack_host_bytes;
+        }
     }
 }
 
@@ -516,27 +554,6 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Layers leave their places in host memory in the forward and return in the backward, so the last
- * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
- * a table of rows may violate it. */
-MEMOI memo_status memoi_swap_check_returns(const memo_swap_desc* desc,
-                                           const memob_swap_placement* placement,
-                                           memo_error* error) {
-    int32_t later = -1;
-    for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
-        const int32_t back = placement->visits[k].back;
-        if (back < 0) continue;
-        if (later >= 0 && back > later)
-            return MEMOI_INVALID(
-                desc,
-                "rows: layer %d returns before layer %d, and left before it; let even and odd "
-                "swapped layers alternate, or set n_host_layers to 0 or %d",
-                (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
-        later = back;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Places the moved layers in host memory and in the file, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
@@ -544,8 +561,7 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     const int64_t place_bytes =
         memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
                                host_bytes, desc->n_host_layers, sizes);
-    int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
-    int32_t k = 0;
+    int64_t host_begin = placement->fixed_host_bytes;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
@@ -554,52 +570,17 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
-        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) { /* it is not moved */
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            if (!place->is_layer) place->moved_end = place->moved_begin;
-        }
-        if (sum->moved_bytes == 0) continue;
-
-        /* With a place for each layer they follow each other.  Otherwise number k of the moved
-         * layers uses place k mod n_host_layers. */
-        k++;
-        turn->host_begin = host_begin;
-        turn->file_begin = file_begin;
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        host_begin += place_bytes ? place_bytes : sum->host_bytes;
-        if (k <= sizes->n_spilled_layers) file_begin += sum->host_bytes;
-        if (place_bytes && k % placement->n_host_layers == 0)
-            host_begin = placement->fixed_host_bytes;
+        turn->host_begin = host_begin;
+        host_begin += sum->host_bytes;
     }
+    placement->place_bytes = place_bytes;
 }
 
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
+MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
     return placement->handed >= 0 && step >= placement->n_slices &&
            placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
-}
-
-/* Where HANDED rows wait on the host.  The input of a step is stored once, where the backward reads
- * the input; unless the input is not moved, or has no place of its own on the host. */
-MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    for (int32_t i = n - 1; i >= 0; i--) {
-        memob_swap_turn* turn = &placement->turns[i];
-        int64_t common;
-        turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
-        if (placement->handed < 0) continue;
-        common = placement->handed_begin +
-                 i % n_slices * placement->slice_rows * placement->handed_row_bytes;
-        if (i >= n_slices) {
-            turn->hand_in[0] = memob_swap_shares_input(placement, i)
-                                   ? turn->host_begin + placement->sums[i].input_offset
-                                   : common;
-            turn->hand_out[1] = common;
-        }
-        if (i >= n - 2) continue; /* the last two stay on the device */
-        turn->hand_out[0] = i + n_slices < n ? turn[n_slices].hand_in[0] : common;
-        turn->hand_in[1] = common;
-    }
 }
 
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
@@ -645,71 +626,14 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
     return (int32_t)memob_min(last[0], last[1]);
 }
 
-/* The order of a step, from the sums and sizes alone: what comes back, what is handed on, and the
- * waits of the compute stream.  A copy is later than all before it on its stream. */
-MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
-    memob_swap_turn* turns = placement->turns;
-    memob_swap_visit* visits = placement->visits;
-    const memob_swap_sum* sums = placement->sums;
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, k, routed = -1, source[2] = {-1, -1};
-    int32_t seen[2] = {-1,
-                       -1}; /* the latest visit whose copies to the host, and back, have ended */
-    int32_t last[2][2] = {{-1, -1}, {-1, -1}}; /* visits that recorded them, of each buffer */
-    memoi_swap_hand_rows(placement);
-    for (i = k = 0; i < n; i++) {
-        turns[i].routed_bytes = sums[i].routed_bytes;
-        turns[i].routed_before = sums[i].uses_routed ? routed : -1;
-        if (sums[i].uses_routed) routed = i;
-        turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
-        turns[i].layer_source =
-            i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
-    }
-
-    for (k = 0; k < placement->n_visits; k++) {
-        memob_swap_visit* visit = &visits[k];
-        const int32_t previous = visit->previous, is_backward = visit->is_backward;
-        const int leaves = /* rows of another forward leave before this visit */
-            previous >= 0 && !visits[previous].is_backward && visits[previous].stores & 2;
-        const int32_t way = is_backward && (!leaves || visits[previous].back == visit->step);
-        const int64_t shared =
-            memob_swap_shares_input(placement, visit->step) ? sums[visit->step].input_bytes : 0;
-        int32_t need = -1, *before;
-        i = visit->step;
-        visit->stores = 0;
-        visit->way = way;
-        if (!is_backward)
-            visit->stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
-                            (visit->leaves && sums[i].moved_bytes > shared ? 2 : 0);
-        if (!way && leaves) need = previous;
-        if (way && previous >= 0 && visits[previous].back == i) need = previous;
-
-        /* Slices, one micro-batch: a forward has the number of its step.  HANDED rows of step i
-         * come after all copies of step i - 3 to the host, and in the backward at the end of step
-         * i + 2.  The first slice waits for all LAYER rows that its layer overwrites: of the latest
-         * layer before in its region that moves any.  All LAYER rows must be back before the last
-         * slice. */
-        if (!is_backward && i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
-        if (!is_backward && turns[i].hand_in[0] >= 0) seen[0] = (int32_t)memob_max(seen[0], i - 3);
-        if (!is_backward && i % n_slices == 0) {
-            before = &source[i / n_slices & 1];
-            if (*before >= 0 && sums[i].uses_layer)
-                need = (int32_t)memob_max(need, *before + n_slices - 1);
-            if (sums[i].layer_bytes) *before = i;
-        }
-        if (way && turns[i].hand_in[1] >= 0) need = (int32_t)memob_max(need, k - 2);
-        if (way && i % n_slices == n_slices - 1 && sums[i].layer_bytes)
-            need = (int32_t)memob_max(need, k - 1 - n_slices);
-
-        /* Rows that came back to a buffer came after the rows before them had left. */
-        visit->waits = need <= seen[way] ? -1 : memoi_swap_record_of(last[way], need);
-        seen[way] = (int32_t)memob_max(seen[way], visit->waits);
-        if (way && visit->waits >= 0 && visits[visit->waits].stores)
-            seen[0] = (int32_t)memob_max(seen[0], visit->waits);
-        if (visit->stores) last[0][visit->odd] = k;
-        if (visit->back >= 0 ||
-            (way && (turns[i].layer_source >= 0 || (i >= 2 && turns[i - 2].hand_in[1] >= 0))))
-            last[1][visit->odd] = k;
+/* Which routed rows follow which. */
+MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
+    int32_t routed = -1;
+    for (int32_t i = 0; i < placement->n_layers; i++) {
+        memob_swap_turn* turn = &placement->turns[i];
+        turn->routed_bytes = placement->sums[i].routed_bytes;
+        turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
+        if (placement->sums[i].uses_routed) routed = i;
     }
 }
 
@@ -743,11 +667,14 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
     memoi_swap_list_visits(desc, placement);
+    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
+        placement->moves[k] = -1;
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
@@ -765,10 +692,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
             (double)desc->n_rows;
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
-    memob_swap_find_turns(placement);
-    status = memoi_swap_check_returns(desc, placement, error);
-    if (status) memob_swap_placement_free(placement);
-    return status;
+    memoi_swap_find_turns(placement);
+    return MEMO_STATUS_OK;
 }
 
 /* Also writes to desc how many places host_bytes have room for; 0: no limit. */

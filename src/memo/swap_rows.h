@@ -20,42 +20,26 @@ typedef struct memob_swap_place {
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
-/* One layer in its rounding buffer, host memory and the file. */
+/* One layer in host memory. */
 typedef struct memob_swap_turn {
-    int32_t ordinal;    /* among the moved layers */
-    int64_t host_begin; /* of its part of host memory */
-    int64_t file_begin; /* in the file, if it is spilled */
-
-    int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int64_t host_begin;    /* of its part of host memory, unless layers share places there */
     int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
-    /* Offsets in host memory of the HANDED rows that come before, and go after, the step's forward
-     * [0] and backward [1]; -1: none. */
-    int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
-/* The forward or the backward of a step.  In the order of visits each rounding buffer has one user
- * after the other. */
+/* The forward or the backward of a step. */
 typedef struct memob_swap_visit {
     int32_t step, is_backward;
-    int32_t odd;      /* the rounding buffer of the step */
-    int32_t forward;  /* of a backward: the visit that is its forward */
-    int32_t previous; /* the visit before that used the buffer; -1: none */
-    int32_t leaves;   /* of a forward: another visit uses the buffer before the backward does */
-    int32_t back;     /* its end brings back the rows of this step; -1: none */
-    int32_t stores;   /* its end copies to the host; bit 1: rows that come back alone */
-    /* The visit whose end enqueues the last copies that it waits for: way 0: to the host, way 1:
-     * back, before a backward; -1: none that is not waited for anyway. */
-    int32_t waits, way;
+    int32_t odd;     /* the rounding buffer of the step */
+    int32_t forward; /* of a backward: the visit that is its forward */
 } memob_swap_visit;
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_buffer;    /* tensors that swap rows, in its rounding buffer; 1: has a pack */
     int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
     int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
     int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
-    int32_t returns;        /* its rows leave, and come back */
+    int32_t returns;        /* likewise: its rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -69,6 +53,8 @@ typedef struct memob_swap_sum {
      * (even layers high, odd layers low); the same for the tensor that recomputes most among the
      * tensors cut in two. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+    int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
+    int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
 } memob_swap_sum;
 
 typedef struct memob_swap_placement {
@@ -79,9 +65,12 @@ typedef struct memob_swap_placement {
     memob_swap_visit* visits;     /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
     memob_swap_sum* sums;         /* (n_layers) */
-    int64_t* tiles;               /* (n_layers): of the tensor that is placed */
-    int32_t n_host_layers;        /* places for layers in host memory */
-    int32_t n_slices;             /* of a layer */
+    int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
+                       it stays there; -1: it has none there */
+    int64_t* tiles; /* (n_layers): of the tensor that is placed */
+    int32_t n_host_layers; /* places for layers in host memory */
+    int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
+    int32_t n_slices;      /* of a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */

@@ -228,8 +228,7 @@ typedef struct memo_swap_desc {
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
     void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
-     * than that, even and odd layers that are moved must alternate. */
+    /* The third tier.  Places for layers in host memory; 0: one for each moved layer. */
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */

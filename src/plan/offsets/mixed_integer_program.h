@@ -116,7 +116,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, *offsets = NULL;
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;

@@ -44,7 +44,7 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, j, k;
-    memob_arrays scratch = {NULL, 0};
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;

@@ -160,7 +160,7 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     const int64_t n = problem->n_items;
     int64_t fullest = 0;
     int ok;
-    memob_arrays a = {NULL, 0};
+    memob_arrays a = MEMO_ZERO(memob_arrays);
     memoi_sweep sweep;
     memset(&sweep, 0, sizeof sweep);
     sweep.problem = problem;

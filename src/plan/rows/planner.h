@@ -50,6 +50,7 @@ typedef struct memoi_rows_planner {
     int32_t* picked;  /* the layers that a change may concern, in order */
     int32_t* changed; /* those that the last change concerned, in order */
     int32_t n_changed;
+    double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
@@ -266,10 +267,12 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
         }
     }
+    p->clock.least_s = memoi_rows_least(&p->clock);
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memoi_rows_free_law(&p->clock);
     memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
@@ -297,7 +300,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
     const int64_t n_walked = 3 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
-    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 for the two visits of a layer */
+    int64_t n_cells;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -318,9 +321,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - (swap->n_places > 1 ? 0 : 2);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = 0x9e3779b97f4a7c15u;
+    p->enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_copies += (desc->states ? 3 * n_walked : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -331,15 +334,12 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_copies +=
+        p->clock.n_walks = n_walked;
+        p->clock.n_state_jobs =
             4 * n_walked * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
-        p->clock.streams[k].jobs = MEMOB_ARRAY(a, memoi_rows_job, n_copies);
-    p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
-    p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {

@@ -4,21 +4,6 @@
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
 
-/* The order of the layers.  0: layers would return from the file in another order than they
- * left. */
-MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
-    memob_swap_placement* order = &p->clock.order;
-    int32_t n_moved = 0, latest = -1;
-    for (int32_t i = 0; i < p->n_layers; i++)
-        if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
-    for (int32_t i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
-        const int32_t back = order->visits[i].back;
-        if (back >= 0 && back < latest) return 0;
-        latest = back >= 0 ? back : latest;
-    }
-    return 1;
-}
-
 /* Bytes beyond a capacity; 0: no limit. */
 MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
     return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
@@ -31,6 +16,7 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
 /* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
 MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
+    const double n_batches = memoi_rows_n_batches(desc);
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
 
@@ -45,13 +31,18 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
-    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_order_layers(p) ||
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
         memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    memob_swap_find_turns(&p->clock.order);
+    score->step_s = (1 - 1e-9) * (p->clock.least_s + score->recompute_s * n_batches);
+    if (score->step_s > p->enough_s) return;
+    if (memoi_rows_find_law(&p->clock, NULL)) {
+        score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        return;
+    }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
@@ -74,6 +65,13 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
     if (a->swapped_bytes < b->swapped_bytes || a->swapped_bytes > b->swapped_bytes)
         return a->swapped_bytes < b->swapped_bytes;
     return memoi_rows_held(a) < memoi_rows_held(b);
+}
+
+/* From now on trials are only compared with p->best, and with steps of other_s. */
+MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_score* other,
+                                     double other_s) {
+    const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
+    p->enough_s = is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
 }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */

@@ -202,7 +202,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             int is_changed = 0;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
-                return; /* nothing is left to better */
+                break; /* nothing is left to better */
+            memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat * left * left));
             memoi_rows_copy(p, &p->here, &p->trial);
             p->n_changed = 0;
             for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
@@ -221,6 +222,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                 memoi_rows_copy(p, &p->trial, &p->here);
         }
     }
+    p->enough_s = HUGE_VAL;
 }
 
 /* The trial becomes the table of an alpha. */
@@ -239,7 +241,9 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     for (;; step = memob_max(step / 16, 1)) {
         for (int64_t k = low; k < high + step; k += step) {
             memoi_rows_set_alpha(p, memob_min(k, high));
+            memoi_rows_need_no_longer(p, &p->best.score, 0);
             if (memoi_rows_try(p)) best = memob_min(k, high);
+            p->enough_s = HUGE_VAL;
         }
         if (step == 1) return best;
         low = memob_max(best - step, 0);
@@ -262,7 +266,9 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
                 const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
                 if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
             }
+            memoi_rows_need_no_longer(p, &p->filled.score, p->filled.score.step_s);
             if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
+            p->enough_s = HUGE_VAL;
             if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
                 memoi_rows_copy(p, &p->trial, &p->filled);
             else

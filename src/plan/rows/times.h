@@ -1,15 +1,14 @@
 #pragma once
 #include "memo/states.h"
-#include "memo/swap_places.h"
-#include "memo/swap_order.h"
+#include "memo/swap_items.h"
 #include "plan/profile_file.h"
 /* --- >>row times ---
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *
- * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost
- * of an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term
- * here, and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for
- * random problems. */
+ * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
+ * lists them.  Every cost of an operation is here: a new one is a field of memo_kind_times or
+ * memo_swap_plan_desc, a term here, and a duration in memo_swap_generate (memo_look.h).
+ * test_swap_plan compares both for random problems. */
 
 /* Of a step, whatever its rows. */
 typedef struct memoi_rows_layer {
@@ -31,6 +30,7 @@ typedef struct memoi_rows_job {
  * other too; while bytes of both go, each gets half of the link. */
 typedef struct memoi_rows_stream {
     memoi_rows_job* jobs; /* the first n_done have ended; the last is the next to come */
+    int64_t n_most;
     int32_t n_jobs, n_done;
     double time_s;    /* up to which it is known */
     double traffic_s; /* of the trainer's copies, left then */
@@ -44,18 +44,44 @@ typedef struct memoi_rows_event {
     int32_t stream, n_jobs;
 } memoi_rows_event;
 
+/* Bytes of the law, which copies and computation use: latest uses of each stream. */
+typedef struct memoi_rows_uses {
+    double time_s;     /* of computation */
+    int32_t n_jobs[4]; /* of streams of copies, by then */
+} memoi_rows_uses;
+
+typedef struct memoi_rows_cell {
+    memoi_rows_uses wrote, used;
+} memoi_rows_cell;
+
+/* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
+#define MEMOI_ROWS_LAWS 4
+typedef struct memoi_rows_law {
+    memob_law law;
+    memob_swap_items key; /* without arrays */
+    char* uses_of;
+    int64_t n_most;
+} memoi_rows_law;
+
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    int32_t* moved; /* layers whose rows move, in order */
+    double least_s;                       /* computation of a step, without what rows recompute */
+    memob_swap_items items;               /* of the table, */
+    const memob_law* law;                 /* and their law, which is one of */
+    memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
+    int64_t n_laws;
+    memob_arrays work;      /* for a law */
+    memoi_rows_cell* cells; /* (law.n_cells) */
+    int64_t n_cells_most;
+    int64_t n_walks, n_state_jobs; /* with states: the most micro-batches walked, and their jobs */
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
     double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
     memoi_rows_stream streams[4];
-    memoi_rows_event* events;
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
@@ -158,44 +184,47 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
                        memoi_rows_over((double)n_bytes, rate));
 }
 
-/* The copies of an operation: of rows, or by the file. */
-MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
-    const int is_file = op->kind == MEMOB_SWAP_USE_FILE;
-    const int is_back = is_file ? op->of & 1 : op->stream == MEMOB_SWAP_TO_DEVICE;
-    const int32_t step = is_file ? c->moved[op->of / 2] : op->of;
-    const memob_swap_sum* sum = &c->order.sums[step];
-    const int is_shared = !is_back && memob_swap_shares_input(&c->order, step);
-    int64_t n_bytes = 0;
-    int32_t n_copies = 1;
-
-    switch (op->kind) {
-    case MEMOB_SWAP_USE_FILE:
-        n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        break;
-    case MEMOB_SWAP_COPY_HANDED:
-        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(c->desc->swap)) *
-                  c->order.handed_row_bytes;
-        break;
-    case MEMOB_SWAP_COPY_ROUTED:
-        n_bytes = sum->routed_bytes;
-        n_copies = sum->n_routed_copies;
-        break;
-    case MEMOB_SWAP_COPY_ROWS:
-        n_bytes = sum->moved_bytes - (is_shared ? sum->input_bytes : 0);
-        n_copies = sum->n_copies - is_shared;
-        break;
-    default:
-        n_bytes = sum->layer_bytes;
-        n_copies = sum->n_layer_copies;
-        break;
-    }
-    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-}
-
 MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
     event->stream = which;
     event->n_jobs = c->streams[which].n_jobs;
     event->time_s = c->compute_s;
+}
+
+/* An operation of the law waits for those before that use its bytes, if either writes.  Waits that
+ * follow from others change no time. */
+MEMOI void memoi_rows_wait_op(memoi_rows_clock* c, const memob_op* op) {
+    const int32_t* touches = c->law->touches + op->first_touch;
+    memoi_rows_uses need = {0, {0, 0, 0, 0}};
+    memoi_rows_event event;
+    for (int32_t k = 0; k < op->n_touches; k++) {
+        const memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
+        const memoi_rows_uses* before = touches[k] & 1 ? &cell->used : &cell->wrote;
+        need.time_s = memoi_rows_later(need.time_s, before->time_s);
+        for (int32_t s = 1; s < 4; s++)
+            if (before->n_jobs[s] > need.n_jobs[s]) need.n_jobs[s] = before->n_jobs[s];
+    }
+    event.time_s = need.time_s;
+    event.n_jobs = event.stream = MEMOB_SWAP_COMPUTE;
+    if (op->stream != MEMOB_SWAP_COMPUTE) memoi_rows_wait(c, op->stream, &event);
+    for (event.stream = 1; event.stream < 4; event.stream++) {
+        event.n_jobs = need.n_jobs[event.stream];
+        if (event.n_jobs && event.stream != op->stream) memoi_rows_wait(c, op->stream, &event);
+    }
+}
+
+/* It has been enqueued. */
+MEMOI void memoi_rows_record_op(memoi_rows_clock* c, const memob_op* op) {
+    const int32_t* touches = c->law->touches + op->first_touch;
+    for (int32_t k = 0; k < op->n_touches; k++) {
+        memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
+        for (int32_t writes = 0; writes <= (touches[k] & 1); writes++) {
+            memoi_rows_uses* uses = writes ? &cell->wrote : &cell->used;
+            if (op->stream == MEMOB_SWAP_COMPUTE)
+                uses->time_s = c->compute_s;
+            else
+                uses->n_jobs[op->stream] = c->streams[op->stream].n_jobs;
+        }
+    }
 }
 
 /* A step computes, and the trainer's copies begin with it. */
@@ -275,21 +304,87 @@ MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, 
     if (is_end) (void)memob_states_end(c->states, pass, layer, NULL);
 }
 
+/* --- the law of the rows --- */
+
+MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
+    memob_swap_items_free(&c->items);
+    for (int32_t k = 0; k < MEMOI_ROWS_LAWS; k++) {
+        memob_law_free(&c->laws[k].law);
+        MEMO_FREE(c->laws[k].uses_of);
+    }
+    memob_arrays_free(&c->work);
+    MEMO_FREE(c->cells);
+    for (int32_t k = 0; k < 4; k++) MEMO_FREE(c->streams[k].jobs);
+}
+
+MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
+    return known->key.n_items == it->n_items && known->key.input == it->input &&
+           known->key.has_places == it->has_places && known->key.n_own == it->n_own &&
+           !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
+}
+
+/* Makes the law of the items in place of the oldest known. */
+MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
+    memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
+    memo_status status;
+    made->key.n_items = 0; /* if it fails, none */
+    if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
+        return memob_no_memory(error, "the times of a step");
+    status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
+    if (status) return status;
+    made->key = c->items;
+    memcpy(made->uses_of, c->items.uses_of, (size_t)c->items.n_items);
+    c->law = &made->law;
+    for (int32_t s = 1; s < 4; s++)
+        if (!memob_reserve(&c->streams[s].jobs, &c->streams[s].n_most,
+                           memob_max(c->n_walks, 1) * c->law->n_ops + c->n_state_jobs + 2,
+                           sizeof(memoi_rows_job)))
+            return memob_no_memory(error, "the times of a step");
+    return memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells)
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "the times of a step");
+}
+
+/* Finds the law of the table whose sums were added up. */
+MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
+    memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
+    c->law = NULL;
+    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !c->law; k++)
+        if (memoi_rows_has_law(&c->laws[k], &c->items)) c->law = &c->laws[k].law;
+    return status || c->law ? status : memoi_rows_make_law(c, error);
+}
+
+/* An operation behind a visit.  One without bytes is left out, as the engine does. */
+MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
+    const memob_part* parts = &c->law->parts[op->first_part];
+    const int is_file = op->stream == MEMOB_SWAP_FILE;
+    const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
+    int32_t n_copies = is_file;
+    int64_t n_bytes = 0;
+    if (is_file)
+        n_bytes = memob_align_up(c->order.sums[parts->item % c->order.n_layers].host_bytes,
+                                 MEMOB_SPILL_ALIGNMENT);
+    for (int32_t i = 0; i < op->n_parts && !is_file; i++) {
+        n_bytes += c->items.n_bytes[parts[i].item];
+        n_copies += c->items.n_copies[parts[i].item];
+    }
+    if (!n_bytes) return;
+    memoi_rows_wait_op(c, op);
+    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
+    memoi_rows_record_op(c, op);
+}
+
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     static const double no_traffic_s[2] = {0, 0};
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    memob_swap_ops ops;
-    (is_end ? memob_swap_end_ops : memob_swap_begin_ops)(&c->order, 0, k, &ops);
-    for (int32_t i = 0; i < ops.n; i++) {
-        const memob_swap_op* op = &ops.list[i];
-        if (op->kind == MEMOB_SWAP_RECORD)
-            memoi_rows_record(c, op->stream, &c->events[op->of]);
-        else if (op->kind == MEMOB_SWAP_WAIT)
-            memoi_rows_wait(c, op->stream, &c->events[op->of]);
-        else
-            memoi_rows_copy_op(c, op);
+    const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
+    if (!is_end) {
+        memoi_rows_wait_op(c, op);
+        return;
     }
-    if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
+    memoi_rows_record_op(c, op);
+    for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
+    if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
@@ -370,6 +465,23 @@ MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
     return desc->micro_batches > 0 ? desc->micro_batches : 1;
 }
 
+/* The computation of a step, but for recomputed rows and the update: on a clock where nothing
+ * else happens. */
+MEMOI double memoi_rows_least(memoi_rows_clock* c) {
+    const memob_swap_placement* order = &c->order;
+    double sum_s;
+    c->compute_s = 0;
+    for (int32_t k = 0; k < order->n_visits; k++) {
+        const memob_swap_visit* visit = &order->visits[k];
+        if (visit->is_backward && k % order->n_forwards == 0)
+            memoi_rows_between(c, k / order->n_forwards);
+        c->compute_s += c->layers[visit->step].compute_s[visit->is_backward];
+    }
+    sum_s = c->compute_s * memoi_rows_n_batches(c->desc);
+    c->compute_s = 0;
+    return sum_s;
+}
+
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  With streamed states another step comes before, so that the device has what its update
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
@@ -383,6 +495,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
 
     /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
         stream->n_jobs = stream->n_done = stream->n_phases = 0;

@@ -339,7 +339,7 @@ MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile
                                           memo_error* error) {
     const uint32_t used = s->states->updated | s->states->gradients;
     char* trial[MEMO_STATES_MAX] = {NULL};
-    memob_arrays arrays = {NULL, 0};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     double n_bytes = 0, begin_s = 0;
     memo_status status = memob_states_synchronize(s->states, error);
     for (int32_t i = 0; i < s->desc.n_states && !status; i++)

@@ -1,0 +1,269 @@
+#pragma once
+#include "memo/law.h"
+#include "memo/swap_places.h"
+/* ---- >>swap items -------------------------------------------------------------------------------
+ * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
+ * offsets, streams and times.
+ *
+ * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
+ * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
+ * buffers in the same steps (a class), LAYER rows, the surplus of ROUTED tensors, HANDED rows of a
+ * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
+ * holds at different times share bytes.
+ *
+ * 1. A class has a slot for even and one for odd steps; so have HANDED rows.  A slice of LAYER rows
+ *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
+ * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
+ *    layers share places there.
+ * 3. With places, the rows of a step are a parcel, of one slot on the host. */
+
+typedef struct memob_swap_items {
+    int32_t n_steps, n_slices;
+    int32_t n_classes;
+    int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
+    int32_t input;     /* the class of the INPUT tensor; -1: none */
+    int32_t n_items, n_uses, n_visits;
+    memob_visit* visits;
+    memob_item* items;
+    memob_use* uses;
+    int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
+                           slot */
+    int32_t* n_copies;  /* (n_items): in which they move */
+    char* may_be_empty; /* (n_items): the surplus of ROUTED tensors */
+    int32_t has_places;
+    int64_t n_own; /* slots of the host for rows; behind them: LAYER, ROUTED, HANDED */
+    char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    memob_arrays arrays;
+} memob_swap_items;
+
+/* The items: of each class all steps, then LAYER and ROUTED rows of all steps, then HANDED rows of
+ * each slice. */
+typedef enum memob_swap_item_kind {
+    MEMOB_SWAP_ITEM_CLASS = 0,
+    MEMOB_SWAP_ITEM_LAYER,
+    MEMOB_SWAP_ITEM_ROUTED,
+    MEMOB_SWAP_ITEM_HANDED
+} memob_swap_item_kind;
+
+MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
+    const int32_t k = item / it->n_steps - it->n_classes;
+    return k < 0 ? MEMOB_SWAP_ITEM_CLASS : (memob_swap_item_kind)memob_min(k + 1, 3);
+}
+
+/* Tables of the law. */
+enum { MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH };
+
+/* How visits use an item; 0: not. */
+enum { MEMOI_SWAP_USED = 1, MEMOI_SWAP_MOVED = 2, MEMOI_SWAP_SHARED = 4 };
+
+/* A step of the placement has the tensor's rows in a rounding buffer. */
+MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
+    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
+}
+
+/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
+ * whole.  INPUT is a class of its own. */
+MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                   memob_swap_items* it) {
+    it->input = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        int32_t step = 0, same = -1;
+        it->class_of[t] = -1;
+        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
+        if (step == p->n_layers) continue;
+        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
+            if (it->class_of[u] < 0 || u == p->input) continue;
+            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            for (step = 0; step < p->n_layers && !is_packed; step++)
+                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
+            if (is_packed || step == p->n_layers) same = u;
+        }
+        it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
+        if (t == p->input) it->input = it->class_of[t];
+    }
+}
+
+MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
+                              int64_t at, int64_t host) {
+    const memob_use use = {visit, item, how, 0, at, host};
+    it->uses[it->n_uses++] = use;
+}
+
+/* What a visit uses.  LAYER rows come back before the last slice, which is the first of a backward,
+ * and are free when the backward of their own slice is over; the waits are those of uses by all
+ * slices. */
+MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
+    const memob_swap_visit* visit = &p->visits[k];
+    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_slices, slice = i % n_slices;
+    const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
+    const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
+    const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
+    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+    for (int32_t c = 0; c < it->n_classes; c++)
+        if (it->uses_of[c * n + i])
+            memoi_swap_add_use(it, k, c * n + i,
+                               it->uses_of[c * n + i] & MEMOI_SWAP_MOVED ? read : make,
+                               2 * c + visit->odd, -1);
+    for (int32_t s = slice; s >= 0; s--)
+        if (it->uses_of[layers + i - slice + s] &&
+            (s == slice || (visit->is_backward && slice == n_slices - 1)))
+            memoi_swap_add_use(it, k, layers + i - slice + s, read,
+                               layer_at + (i / n_slices & 1) * n_slices + s, -1);
+    if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
+    if (p->handed >= 0) {
+        const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
+                              it->uses_of[it->input * n + i + n_slices] & MEMOI_SWAP_SHARED;
+        memoi_swap_add_use(it, k, handed + slice,
+                           i < n_slices && !visit->is_backward ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                           routed_at + 1 + visit->odd,
+                           is_shared ? it->items[it->input * n + i + n_slices].host : -1);
+    }
+}
+
+MEMOI void memob_swap_items_free(memob_swap_items* it) {
+    memob_arrays_free(&it->arrays);
+    memset(it, 0, sizeof *it);
+}
+
+/* Adds to the class of a tensor what it has of the tensor. */
+MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
+                               memob_swap_items* it) {
+    const int32_t n = p->n_layers, first = it->class_of[t] * n;
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t* moves = p->moves + (int64_t)t * n;
+    for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++) {
+        char* uses = &it->uses_of[first + step];
+        if (moves[step] >= 0 || (is_packed && p->sums[step].pack_bytes)) *uses |= MEMOI_SWAP_USED;
+        if (moves[step] <= 0) continue;
+        *uses |= MEMOI_SWAP_MOVED;
+        it->n_bytes[first + step] += moves[step];
+        it->n_copies[first + step]++;
+    }
+}
+
+/* Sums up the bytes of the items, and how they are used. */
+MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                memob_swap_items* it) {
+    const int32_t n = p->n_layers;
+    int is_routed = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        is_routed |= memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+        memoi_swap_add_rows(desc, p, t, it);
+    }
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (memoi_swap_shares_input(p, step))
+            it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
+    for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
+        const memob_swap_sum* sum = &p->sums[step];
+        it->uses_of[k] = sum->uses_layer > 0;
+        it->n_bytes[k] = sum->layer_bytes;
+        it->n_copies[k] = sum->n_layer_copies;
+        it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
+        it->may_be_empty[k + n] = 1;
+        it->n_bytes[k + n] = sum->routed_bytes;
+        it->n_copies[k + n] = sum->n_routed_copies;
+    }
+    for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
+        it->uses_of[k] = p->handed >= 0;
+        it->n_bytes[k] =
+            memob_swap_step_rows(p, slice, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
+        it->n_copies[k] = 1;
+    }
+}
+
+/* it: all zero, or made before, whose memory is used again.  The law's visits, items and uses are
+ * made by memob_swap_items_law.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                        memob_swap_items* it, memo_error* error) {
+    memob_arrays arrays = it->arrays;
+    memoi_arrays_rewind(&arrays);
+    memset(it, 0, sizeof *it);
+    it->arrays = arrays;
+    it->n_steps = p->n_layers;
+    it->n_slices = p->n_slices;
+    it->n_visits = p->n_visits;
+    it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
+    if (!it->arrays.failed) {
+        memoi_swap_find_classes(desc, p, it);
+        it->n_items = (it->n_classes + 2) * it->n_steps + p->n_slices;
+        it->has_places = p->sizes.n_spilled_layers > 0;
+        it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
+        it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+        it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
+        it->may_be_empty = MEMOB_ARRAY(&it->arrays, char, it->n_items);
+        it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
+    }
+    if (it->arrays.failed) {
+        memob_swap_items_free(it);
+        return memob_no_memory(error, "the items of a step");
+    }
+    memoi_swap_sum_items(desc, p, it);
+    return MEMO_STATUS_OK;
+}
+
+/* Fills in items, visits and uses for the law.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
+                                       memo_error* error) {
+    const int32_t n = p->n_layers, n_rows = it->n_classes * n;
+    it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
+    it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
+    /* Of a visit at most one for each class, LAYER and HANDED rows, the surplus; and LAYER rows of
+     * all slices once. */
+    it->uses =
+        MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, p->n_visits * ((int64_t)it->n_classes + 4));
+    if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
+    for (int32_t c = 0, k = 0; c < it->n_classes; c++)
+        for (int32_t step = 0; step < n; step++, k++) {
+            const int32_t copy_of =
+                c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            const memob_item item = {
+                it->uses_of[k] != 0,    0, 0, copy_of, it->has_places ? step : -1,
+                it->has_places ? 0 : k, -1};
+            it->items[k] = item;
+        }
+    for (int32_t k = n_rows; k < it->n_items; k++) {
+        const memob_item item = {it->uses_of[k] != 0, 0, 0, -1, -1, it->n_own + k - n_rows, -1};
+        it->items[k] = item;
+    }
+
+    /* A forward alone has the first forwards. */
+    for (int32_t k = 0; k < p->n_visits; k++) {
+        const memob_visit visit = {p->visits[k].is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD,
+                                   p->visits[k].step, 0, k >= p->n_forwards, 0};
+        it->visits[k] = visit;
+        memoi_swap_use_items(p, it, k);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The law of the items.  Its tables: forwards alone, then forwards and backwards.  work: the second
+ * alone, without events; see memob_law_desc.  Errors: as memob_law_make. */
+MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_placement* p,
+                                       memob_arrays* work, memob_law* law, memo_error* error) {
+    static const int32_t lists[] = {MEMOB_LIST_EVALUATION, MEMOB_LIST_EVERY};
+    memob_law_desc desc;
+    memo_status status = memoi_swap_list_uses(p, it, error);
+    if (status) return status;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = it->visits;
+    desc.n_visits = it->n_visits;
+    desc.items = it->items;
+    desc.n_items = it->n_items;
+    desc.uses = it->uses;
+    desc.n_uses = it->n_uses;
+    desc.lists = lists + (work != NULL);
+    desc.n_lists = 2 - (work != NULL);
+    desc.has_no_events = work != NULL;
+    desc.work = work;
+    desc.may_be_empty = it->may_be_empty;
+    desc.n_slots[0] = 2 * it->n_classes + 2 * it->n_slices + 3;
+    desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
+    desc.n_slots[2] = it->n_steps;
+    if (it->has_places) {
+        desc.n_parcels = it->n_steps;
+        desc.n_places = p->n_host_layers;
+        desc.place_bytes = 1;
+    }
+    return memob_law_make(&desc, law, error);
+}
