@@ -5438,17 +5438,19 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
         return memob_no_memory(error, "the times of a step");
     status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
     if (status) return status;
-    made->key = c->items;
-    memcpy(made->uses_of, c->items.uses_of, (size_t)c->items.n_items);
     c->law = &made->law;
     for (int32_t s = 1; s < 4; s++)
         if (!memob_reserve(&c->streams[s].jobs, &c->streams[s].n_most,
                            memob_max(c->n_walks, 1) * c->law->n_ops + c->n_state_jobs + 2,
                            sizeof(memoi_rows_job)))
             return memob_no_memory(error, "the times of a step");
-    return memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells)
-               ? MEMO_STATUS_OK
-               : memob_no_memory(error, "the times of a step");
+    if (!memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells))
+        return memob_no_memory(error, "the times of a step");
+
+    /* Known from now on: all that its step needs is there. */
+    made->key = c->items;
+    memcpy(made->uses_of, c->items.uses_of, (size_t)c->items.n_items);
+    return MEMO_STATUS_OK;
 }
 
 /* Finds the law of the table whose sums were added up. */

@@ -758,7 +758,7 @@ TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
             memo_step_plan_destroy(plan);
             plan = step_plan_of(&t.desc, NULL);
         }
-        const int64_t stride = memo_test_all() ? 3 : of_file ? 40 : 30;
+        const int64_t stride = memo_test_all() ? 3 : of_file ? 20 : 30;
         for (int64_t k = 0; k < 2 || fault; k += k ? memo_test_int(1, stride) : 1) {
             set_words(words, i);
             fault = train_with_a_cut(&t, plan, of_file ? 0 : k, of_file && k ? k - 1 : -1, words,
