@@ -1558,7 +1558,7 @@ TEST(a_device_is_measured) {
                                                           .device_memory_bytes = 32 << 20,
                                                           .host_memory_bytes = 16 << 20});
     memset(&profile, 0, sizeof profile);
-    CHECK_OK(memoi_profile_measure(host, 1 << 20, NULL, 0, &profile, &error));
+    CHECK_OK(memoi_profile_measure(host, 1 << 20, NULL, 0, NULL, NULL, &profile, &error));
     CHECK_IS(profile.copies[0].size_bytes, ==, 32768);
     CHECK_CASE(last->size_bytes >= 32768 && last->size_bytes <= 1 << 20, "%lld",
                (long long)last->size_bytes); /* less on a busy machine */
@@ -1598,7 +1598,7 @@ TEST(little_memory_is_measured_by_small_copies) {
         const int64_t bytes = i < 2 ? 1 << 20 : 1 << 16;
         own_device* host = new_device((memo_host_device_desc){
             .device_memory_bytes = i % 2 ? 0 : bytes, .host_memory_bytes = i % 2 ? bytes : 0});
-        CHECK_IS(memoi_profile_measure(host, 32 << 20, NULL, 0, &profile, &error), ==,
+        CHECK_IS(memoi_profile_measure(host, 32 << 20, NULL, 0, NULL, NULL, &profile, &error), ==,
                  i < 2    ? MEMO_STATUS_OK
                  : i == 2 ? MEMO_STATUS_OUT_OF_DEVICE_MEMORY
                           : MEMO_STATUS_OUT_OF_HOST_MEMORY);
@@ -1611,15 +1611,16 @@ TEST(slow_links_are_refused) {
     memo_profile profile;
     double begin_s = memob_now_s();
     own_device* host = new_device((memo_host_device_desc){.to_device_bytes_per_s = 5});
-    CHECK_ERROR(memoi_profile_measure(host, 32 << 20, NULL, 0, &profile, &error), UNSUPPORTED,
-                "a copy of 8 bytes takes ");
+    CHECK_ERROR(memoi_profile_measure(host, 32 << 20, NULL, 0, NULL, NULL, &profile, &error),
+                UNSUPPORTED, "a copy of 8 bytes takes ");
     CHECK_IS(memob_now_s() - begin_s, <, 300);
     drop_device(&host);
 
     /* And a file's. */
     host = new_device(MEMO_ZERO(memo_host_device_desc));
-    CHECK_ERROR(memoi_profile_measure(host, 1 << 16, chain_folder(), 100, &profile, &error),
-                UNSUPPORTED, "spill_bytes_per_s");
+    CHECK_ERROR(
+        memoi_profile_measure(host, 1 << 16, chain_folder(), 100, NULL, NULL, &profile, &error),
+        UNSUPPORTED, "spill_bytes_per_s");
 }
 
 TEST(a_disk_is_measured) {
@@ -1628,7 +1629,8 @@ TEST(a_disk_is_measured) {
     own_device* host = new_device(
         (memo_host_device_desc){.to_host_bytes_per_s = 200e6, .to_device_bytes_per_s = 200e6});
     memo_profile profile = {0};
-    CHECK_OK(memoi_profile_measure(host, 1000000, chain_folder(), 50e6, &profile, &error));
+    CHECK_OK(
+        memoi_profile_measure(host, 1000000, chain_folder(), 50e6, NULL, NULL, &profile, &error));
     /* 245 pages are a little more than a million bytes. */
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
@@ -1643,12 +1645,14 @@ TEST(a_disk_is_measured) {
     CHECK_IS(fabs(plan_desc.from_file_bytes_per_s * profile.file.back_s -
                   (double)profile.file.size_bytes),
              <, 1);
-    CHECK_IS(memoi_profile_measure(host, 1000000, "/no such folder", 50e6, &profile, &error), ==,
-             MEMO_STATUS_IO);
+    CHECK_IS(
+        memoi_profile_measure(host, 1000000, "/no such folder", 50e6, NULL, NULL, &profile, &error),
+        ==, MEMO_STATUS_IO);
     memo_device table = *host;
     table.launch_host = NULL;
-    CHECK_IS(memoi_profile_measure(&table, 1000000, chain_folder(), 50e6, &profile, &error), ==,
-             MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(
+        memoi_profile_measure(&table, 1000000, chain_folder(), 50e6, NULL, NULL, &profile, &error),
+        ==, MEMO_STATUS_UNSUPPORTED);
 }
 
 static void random_profile(memo_profile* p) {
