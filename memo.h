@@ -8071,10 +8071,9 @@ typedef struct memob_swap_visit {
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
-    int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
-    int32_t returns;        /* likewise: its rows leave, and come back */
+    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t returns;     /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -8092,6 +8091,10 @@ typedef struct memob_swap_sum {
     int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
 } memob_swap_sum;
 
+/* What becomes of a tensor's rows between forward and backward of a step: they are overwritten;
+ * swapped rows leave, and come back. */
+enum { MEMOI_SWAP_OVERWRITTEN = 1, MEMOI_SWAP_RETURNS = 2 };
+
 typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
@@ -8102,6 +8105,7 @@ typedef struct memob_swap_placement {
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
+    char* lost;     /* (n_layers): of the tensor that is added: MEMOI_SWAP_OVERWRITTEN, _RETURNS */
     int64_t* tiles; /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
@@ -8640,18 +8644,18 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
-                                       int64_t n_tiles, memob_swap_sum* sums) {
+                                       int64_t n_tiles) {
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
-    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = sums[k].returns = 0;
+    memset(order->lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
-        memob_swap_sum* sum = &sums[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->is_backward) {
-            sum->is_overwritten |=
-                cut > visit->forward || (n && whole[visit->odd] > visit->forward);
-            sum->returns |= n && swapped[visit->odd] > visit->forward;
+            char* lost = &order->lost[visit->step];
+            if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
+                *lost |= MEMOI_SWAP_OVERWRITTEN;
+            if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
         }
         *(n < n_tiles ? &cut : &whole[visit->odd]) = k;
         if (n) swapped[visit->odd] = k;
@@ -8729,7 +8733,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     }
     if (is_layer || is_handed) return region;
 
-    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles);
     for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
     cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
@@ -8739,6 +8743,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
         memoi_swap_cut* cut = &cuts[is_odd];
         int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
+        int returns;
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
         if (tiles[layer] == MEMO_ROWS_KEPT) {
             region.n_kept++;
@@ -8765,7 +8770,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
 
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
-        if (swapped < n && (is_packed || sum->is_overwritten)) {
+        if (swapped < n && (is_packed || order->lost[layer] & MEMOI_SWAP_OVERWRITTEN)) {
             if (all_s && cut->others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
                     sign * (call_s + all_s[layer] * cut->others);
@@ -8777,8 +8782,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                 is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
 
         /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
-        if (sign > 0) moves[layer] = is_packed || sum->returns ? moved_bytes : 0;
-        if (!is_packed && !sum->returns) continue;
+        returns = is_packed || order->lost[layer] & MEMOI_SWAP_RETURNS;
+        if (sign > 0) moves[layer] = returns ? moved_bytes : 0;
+        if (!returns) continue;
         if (is_input) {
             sum->input_bytes += sign * moved_bytes;
             sum->input_offset = sum->host_bytes;
@@ -9163,6 +9169,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
+    placement->lost = MEMOB_ARRAY(a, char, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {

@@ -143,18 +143,18 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
-                                       int64_t n_tiles, memob_swap_sum* sums) {
+                                       int64_t n_tiles) {
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
-    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = sums[k].returns = 0;
+    memset(order->lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
-        memob_swap_sum* sum = &sums[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->is_backward) {
-            sum->is_overwritten |=
-                cut > visit->forward || (n && whole[visit->odd] > visit->forward);
-            sum->returns |= n && swapped[visit->odd] > visit->forward;
+            char* lost = &order->lost[visit->step];
+            if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
+                *lost |= MEMOI_SWAP_OVERWRITTEN;
+            if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
         }
         *(n < n_tiles ? &cut : &whole[visit->odd]) = k;
         if (n) swapped[visit->odd] = k;
@@ -232,7 +232,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     }
     if (is_layer || is_handed) return region;
 
-    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
+    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles);
     for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
     cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
@@ -242,6 +242,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
         memoi_swap_cut* cut = &cuts[is_odd];
         int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
+        int returns;
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
         if (tiles[layer] == MEMO_ROWS_KEPT) {
             region.n_kept++;
@@ -268,7 +269,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
 
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
-        if (swapped < n && (is_packed || sum->is_overwritten)) {
+        if (swapped < n && (is_packed || order->lost[layer] & MEMOI_SWAP_OVERWRITTEN)) {
             if (all_s && cut->others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
                     sign * (call_s + all_s[layer] * cut->others);
@@ -280,8 +281,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                 is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
 
         /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
-        if (sign > 0) moves[layer] = is_packed || sum->returns ? moved_bytes : 0;
-        if (!is_packed && !sum->returns) continue;
+        returns = is_packed || order->lost[layer] & MEMOI_SWAP_RETURNS;
+        if (sign > 0) moves[layer] = returns ? moved_bytes : 0;
+        if (!returns) continue;
         if (is_input) {
             sum->input_bytes += sign * moved_bytes;
             sum->input_offset = sum->host_bytes;
@@ -666,6 +668,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
+    placement->lost = MEMOB_ARRAY(a, char, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {

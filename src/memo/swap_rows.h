@@ -36,10 +36,9 @@ typedef struct memob_swap_visit {
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
-    int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
-    int32_t returns;        /* likewise: its rows leave, and come back */
+    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t returns;     /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -57,6 +56,10 @@ typedef struct memob_swap_sum {
     int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
 } memob_swap_sum;
 
+/* What becomes of a tensor's rows between forward and backward of a step: they are overwritten;
+ * swapped rows leave, and come back. */
+enum { MEMOI_SWAP_OVERWRITTEN = 1, MEMOI_SWAP_RETURNS = 2 };
+
 typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
@@ -67,6 +70,7 @@ typedef struct memob_swap_placement {
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
+    char* lost;     /* (n_layers): of the tensor that is added: MEMOI_SWAP_OVERWRITTEN, _RETURNS */
     int64_t* tiles; /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
