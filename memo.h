@@ -6750,6 +6750,19 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     waits->clocks[stream][number & waits->mask[stream]] = now;
     return number;
 }
+
+/* Every stream has waited for all that the others were given: an operation of each, behind which
+ * nothing before it is awaited any more.  Its event may be gone, as after a failed capture. */
+MEMOI void memob_waits_join(memob_waits* waits) {
+    memob_numbers all;
+    memcpy(all.of, waits->n, sizeof all.of);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        memob_numbers* clock = &waits->clocks[s][(all.of[s] + 1) & waits->mask[s]];
+        *clock = all;
+        clock->of[s] = ++waits->n[s];
+    }
+}
+
 /* --- records of events --- */
 
 /* Sinks record an event behind operations that are awaited.  A few events of each stream take
@@ -9851,7 +9864,9 @@ MEMOI void memoi_swap_join(memo_swap* swap) {
         for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, swap->first_event[other] + events[other]);
-    if (!e->status) swap->has_failed = 0;
+    if (e->status) return;
+    memob_waits_join(&swap->waits);
+    swap->has_failed = 0;
 }
 
 /* Enqueues a transfer, or a write or read of the file. */

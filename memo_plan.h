@@ -2728,7 +2728,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
-    search->least_nodes = n + (int64_t)(looks / 2 / MEMOI_SEARCH_LOOKS);
+    search->least_nodes = n + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
     memoi_search_list_members(search);
     return 1;
 }

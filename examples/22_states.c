@@ -15,7 +15,7 @@
  *               0-7          0        0         128   hidden, gelu
  *     limit     ...
  *     predicted ... ms a step, of which ...
- *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, 3.6 MiB to the host and 4.2 MiB back in a step
+ *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, ... to the host and ... back in a step
  *     device    activations 320 KiB, states 1.0 MiB
  *     weights   bitwise the same
  */

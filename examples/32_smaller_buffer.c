@@ -11,7 +11,7 @@
  * Expected output:
  *     all memory  logits of 512 rows at a time,    0 KiB swapped, 26.8 ms predicted
  *     1300 KiB    logits of 512 rows at a time,  256 KiB swapped, 26.8 ms predicted
- *      800 KiB    logits of 128 rows at a time,  384 KiB swapped, 27.1 ms predicted
+ *      800 KiB    logits of 128 rows at a time,  376 KiB swapped, 27.0 ms predicted
  *      400 KiB    logits of 128 rows at a time,  384 KiB swapped, 29.4 ms predicted
  *     gradients bitwise the same
  */

@@ -293,7 +293,7 @@ static inline void mpt_print(FILE* out) {
             "model", "sequence", "GPUs", "published", "predicted", "off %", "GiB");
     for (int i = 0; i < N_MPT_RUNS; i++) {
         const mpt_run* run = &mpt_runs[i];
-        double tokens_per_s, memory_gib;
+        double tokens_per_s = 0, memory_gib = 0;
         memo_error error;
         if (mpt_predict(run, &tokens_per_s, &memory_gib, &error)) continue;
         fprintf(out, "%-5s %9d %5d %9.0f %9.0f %+6.1f %6.1f\n", run->name, (int)run->sequence,

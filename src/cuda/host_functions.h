@@ -77,7 +77,7 @@ MEMOI void* memoi_cuda_worker(void* argument) {
         if (!cuda->first) cuda->last = NULL;
         pthread_mutex_unlock(&cuda->mutex);
         memoi_cuda_run_call(cuda, lane->call);
-        MEMO_ASSERT(__atomic_load_n(lane->word, __ATOMIC_SEQ_CST) == 0); /* 2 */
+        MEMO_ASSERT(*lane->word == 0); /* 2 */
         __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
         pthread_mutex_lock(&cuda->mutex);
     }

@@ -351,7 +351,9 @@ MEMOI void memoi_swap_join(memo_swap* swap) {
         for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, swap->first_event[other] + events[other]);
-    if (!e->status) swap->has_failed = 0;
+    if (e->status) return;
+    memob_waits_join(&swap->waits);
+    swap->has_failed = 0;
 }
 
 /* Enqueues a transfer, or a write or read of the file. */

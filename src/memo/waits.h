@@ -126,6 +126,19 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     waits->clocks[stream][number & waits->mask[stream]] = now;
     return number;
 }
+
+/* Every stream has waited for all that the others were given: an operation of each, behind which
+ * nothing before it is awaited any more.  Its event may be gone, as after a failed capture. */
+MEMOI void memob_waits_join(memob_waits* waits) {
+    memob_numbers all;
+    memcpy(all.of, waits->n, sizeof all.of);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        memob_numbers* clock = &waits->clocks[s][(all.of[s] + 1) & waits->mask[s]];
+        *clock = all;
+        clock->of[s] = ++waits->n[s];
+    }
+}
+
 /* --- records of events --- */
 
 /* Sinks record an event behind operations that are awaited.  A few events of each stream take

@@ -547,14 +547,14 @@ MEMO_INLINE int64_t memoi_loss_walk_end(const memoi_loss_walk* walk) {
 /* Plain pairs are loaded one ahead, so that the loads of a pair are under way while the pair before
  * computes.  type is a constant of the caller. */
 typedef struct memoi_plain_pair {
-    memoi_row_group groups[2]; /* 4 words of each */
+    uint32_t words[2][4];
 } memoi_plain_pair;
 MEMO_INLINE memoi_plain_pair memoi_plain_load(const memoi_loss_walk* walk, int64_t column,
                                               memo_type type) {
     const char* from = walk->logits + column * memoi_row_type_bytes(type);
     memoi_plain_pair pair;
-    memoi_words_load(pair.groups[0].words, from, 4);
-    memoi_words_load(pair.groups[1].words, from + walk->step * memoi_row_type_bytes(type), 4);
+    memoi_words_load(pair.words[0], from, 4);
+    memoi_words_load(pair.words[1], from + walk->step * memoi_row_type_bytes(type), 4);
     return pair;
 }
 /* The pair after the current one; the current one again if that is the last before end. */
@@ -564,13 +564,13 @@ MEMO_INLINE memoi_plain_pair memoi_plain_next(const memoi_loss_walk* walk, int64
     return memoi_plain_load(walk, next < end ? next : walk->column, type);
 }
 /* The 4 or 8 numbers of a group. */
-MEMO_INLINE void memoi_plain_widen(float* x, const memoi_row_group* group, memo_type type) {
+MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type type) {
     MEMOI_UNROLL
     for (int k = 0; k < 4; k++) {
         if (type == MEMO_TYPE_F32)
-            x[k] = memoi_f32_from_bits(group->words[k]);
+            x[k] = memoi_f32_from_bits(words[k]);
         else
-            memoi_pair_widen(x + 2 * k, group->words[k], type);
+            memoi_pair_widen(x + 2 * k, words[k], type);
     }
 }
 MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
@@ -584,7 +584,7 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_los
         MEMOI_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
-            memoi_plain_widen(x, &pair.groups[i], type);
+            memoi_plain_widen(x, pair.words[i], type);
             sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type));
         }
         pair = next;
@@ -692,7 +692,7 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_row_group group;
-            memoi_plain_widen(x, &pair.groups[i], type);
+            memoi_plain_widen(x, pair.words[i], type);
             MEMOI_UNROLL
             for (int k = 0; k < 1 << memoi_row_shift(type); k++)
                 x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max));
