@@ -254,6 +254,7 @@ TEST(a_table_out_of_order_comes_back) {
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
+    close_host(&c);
 }
 
 /* Changes of the file outside the engine. */

@@ -204,7 +204,8 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
     if (arrays->keeps && count >= 0 && count < MEMOB_BYTES_MAX / (int64_t)element_bytes / 2) {
         const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
         arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
-        if (arrays->used_bytes <= arrays->block_bytes) return arrays->block + begin;
+        if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
+            return arrays->block + begin;
     }
     block = count < 0 || count > MEMOB_BYTES_MAX - n_more
                 ? NULL

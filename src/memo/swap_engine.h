@@ -100,11 +100,12 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
 
     for (int32_t k = 0; k < law->n_ops; k++) {
         const int is_read = law->ops[k].kind == MEMOB_OP_READ;
-        const memob_part* part = &law->parts[law->ops[k].first_part];
-        const int64_t room = is_read ? part->from : part->to;
-        int64_t file_begin = 0;
+        const memob_part* part;
+        int64_t file_begin = 0, room;
         swap->spill_of[k] = -1;
         if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        part = &law->parts[law->ops[k].first_part];
+        room = is_read ? part->from : part->to;
         for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
         swap->spill_of[k] = 2 * n[is_read]++ + is_read;
         memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
