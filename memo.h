@@ -6754,7 +6754,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
 
 /* Every stream has waited for all that the others were given: an operation of each, behind which
  * nothing before it is awaited any more.  Its event may be gone, as after a failed capture. */
-MEMOI void memob_waits_join(memob_waits* waits) {
+MEMOI void memoi_waits_join(memob_waits* waits) {
     memob_numbers all;
     memcpy(all.of, waits->n, sizeof all.of);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
@@ -9867,7 +9867,7 @@ MEMOI void memoi_swap_join(memo_swap* swap) {
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, swap->first_event[other] + events[other]);
     if (e->status) return;
-    memob_waits_join(&swap->waits);
+    memoi_waits_join(&swap->waits);
     swap->has_failed = 0;
 }
 

@@ -353,7 +353,7 @@ MEMOI void memoi_swap_join(memo_swap* swap) {
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, swap->first_event[other] + events[other]);
     if (e->status) return;
-    memob_waits_join(&swap->waits);
+    memoi_waits_join(&swap->waits);
     swap->has_failed = 0;
 }
 

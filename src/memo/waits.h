@@ -129,7 +129,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
 
 /* Every stream has waited for all that the others were given: an operation of each, behind which
  * nothing before it is awaited any more.  Its event may be gone, as after a failed capture. */
-MEMOI void memob_waits_join(memob_waits* waits) {
+MEMOI void memoi_waits_join(memob_waits* waits) {
     memob_numbers all;
     memcpy(all.of, waits->n, sizeof all.of);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
