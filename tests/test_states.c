@@ -396,7 +396,7 @@ static double step_within(trainer* t, const memo_profile* profile, const int64_t
 
 /* With more memory on the device, on the host or in a file no plan is slower, but for what the search leaves: a thousandth. */
 TEST(more_memory_is_never_slower) {
-    const int n = memo_test_all() ? 2000 : 24;
+    const int n = memo_test_all() ? 2000 : 12;
     int n_faster = 0, n_slower = 0, n_none = 0;
     double worst = 1;
     for (int i = 0; i < n; i++) {
