@@ -9136,13 +9136,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
     }
 }
 
-/* Of the last visits that recorded the events of both buffers, the earlier one that is at least
- * `need`, whose record implies that of `need`. */
-MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
-    if (last[0] < need || last[1] < need) return (int32_t)memob_max(last[0], last[1]);
-    return (int32_t)memob_min(last[0], last[1]);
-}
-
 /* Which routed rows follow which. */
 MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
     int32_t routed = -1;
@@ -9932,7 +9925,6 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    memob_engine_call(&swap->engine, error);
     if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);

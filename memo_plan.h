@@ -7973,6 +7973,9 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
+    MEMO_ASSERT((int)MEMO_UPDATE_PASS == (int)MEMOB_UPDATE_PASS &&
+                (int)MEMO_UPDATE_FUSED == (int)MEMOB_UPDATE_FUSED &&
+                (int)MEMO_UPDATE_DEFERRED == (int)MEMOB_UPDATE_DEFERRED);
     s->states_desc.update_at = plan->update_at;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
@@ -8680,6 +8683,7 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
     const memoi_inspector* c = &s->checker;
     char* image = c->image + (uintptr_t)bytes % 8;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    if (!c->slots || n_bytes <= 0 || s->error.status) return;
     memob_poison(image, at);
     if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
@@ -8691,13 +8695,11 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
         (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
 }
 
-/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
+/* Returns how many of the first bytes of the session's memory are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
     const memoi_inspector* c = &s->checker;
     int64_t at = 0, n, n_rows, row_bytes;
-    if (is_fill && c->slots && n_bytes > 0 && !s->error.status)
-        memoi_inspector_fill(s, bytes, n_bytes);
-    for (; c->slots && !is_fill && at < n_bytes && !s->error.status; at += n) {
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes);
         row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
         n_rows = n / row_bytes;
@@ -8808,8 +8810,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
                                          : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         const int64_t n_bytes = c->offsets[t + 1] - behind;
-        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes, 0) ==
-            n_bytes) {
+        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes) {
             is_ok = !s->error.status;
             continue;
         }
@@ -8866,7 +8867,7 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
     const memoi_inspector* c = &s->checker;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes, 0);
+    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes);
     int32_t t = 0;
     if (s->error.status) return;
     if (i < c->slot_bytes) {
@@ -8885,7 +8886,7 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
 MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
     if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
-        (void)memoi_inspector_sweep(s, memoi_inspector_slot(s, step), s->checker.slot_bytes, 1);
+        memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
 }
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
@@ -9001,7 +9002,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     if (!c->slots) return;
-    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin, 0)) < end) {
+    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
         const memoi_inspected_buffer* b = NULL;
         for (int64_t i = 0; i < c->n_buffers;
              i++) /* the last that had the byte, or the one behind it */
@@ -9056,7 +9057,7 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
         void* own = b->address;
         if (!own || c->memory + b->at != (char*)address) continue;
         memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
-        (void)memoi_inspector_sweep(s, (char*)address, 2 * b->n_bytes, 1);
+        memoi_inspector_fill(s, (char*)address, 2 * b->n_bytes);
         b->address = NULL;
         return own;
     }
@@ -9235,8 +9236,8 @@ MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t 
 MEMOI void memoi_inspector_enter_shape(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
         if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
-            (void)memoi_inspector_sweep(s, memoi_session_placed(s, i, 0),
-                                        memoi_session_buffer_bytes(s, i, s->steps->layer_rows), 1);
+            memoi_inspector_fill(s, memoi_session_placed(s, i, 0),
+                                 memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
     s->checker.shape = s->batch.shape;
 }
 
@@ -9345,8 +9346,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                (void)memoi_inspector_sweep(s, address,
-                                            memoi_session_buffer_bytes(s, i, s->batch.n_rows), 1);
+                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -9518,7 +9518,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    (void)memoi_inspector_sweep(s, s->checker.slots, 2 * s->checker.slot_bytes, 1);
+    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
@@ -9526,7 +9526,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checker.n_buffers = 0;
-        if (!status) (void)memoi_inspector_sweep(s, s->checker.memory, s->checker.memory_bytes, 1);
+        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
         if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }

@@ -418,7 +418,6 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    memob_engine_call(&swap->engine, error);
     if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);

@@ -621,13 +621,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
     }
 }
 
-/* Of the last visits that recorded the events of both buffers, the earlier one that is at least
- * `need`, whose record implies that of `need`. */
-MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
-    if (last[0] < need || last[1] < need) return (int32_t)memob_max(last[0], last[1]);
-    return (int32_t)memob_min(last[0], last[1]);
-}
-
 /* Which routed rows follow which. */
 MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
     int32_t routed = -1;

@@ -162,6 +162,7 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
     const memoi_inspector* c = &s->checker;
     char* image = c->image + (uintptr_t)bytes % 8;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    if (!c->slots || n_bytes <= 0 || s->error.status) return;
     memob_poison(image, at);
     if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
@@ -173,13 +174,11 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
         (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
 }
 
-/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
+/* Returns how many of the first bytes of the session's memory are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
     const memoi_inspector* c = &s->checker;
     int64_t at = 0, n, n_rows, row_bytes;
-    if (is_fill && c->slots && n_bytes > 0 && !s->error.status)
-        memoi_inspector_fill(s, bytes, n_bytes);
-    for (; c->slots && !is_fill && at < n_bytes && !s->error.status; at += n) {
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes);
         row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
         n_rows = n / row_bytes;
@@ -290,8 +289,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
                                          : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         const int64_t n_bytes = c->offsets[t + 1] - behind;
-        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes, 0) ==
-            n_bytes) {
+        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes) {
             is_ok = !s->error.status;
             continue;
         }
@@ -348,7 +346,7 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
     const memoi_inspector* c = &s->checker;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes, 0);
+    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes);
     int32_t t = 0;
     if (s->error.status) return;
     if (i < c->slot_bytes) {
@@ -367,7 +365,7 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
 MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
     if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
-        (void)memoi_inspector_sweep(s, memoi_inspector_slot(s, step), s->checker.slot_bytes, 1);
+        memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
 }
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
@@ -483,7 +481,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     if (!c->slots) return;
-    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin, 0)) < end) {
+    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
         const memoi_inspected_buffer* b = NULL;
         for (int64_t i = 0; i < c->n_buffers;
              i++) /* the last that had the byte, or the one behind it */
@@ -538,7 +536,7 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
         void* own = b->address;
         if (!own || c->memory + b->at != (char*)address) continue;
         memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
-        (void)memoi_inspector_sweep(s, (char*)address, 2 * b->n_bytes, 1);
+        memoi_inspector_fill(s, (char*)address, 2 * b->n_bytes);
         b->address = NULL;
         return own;
     }

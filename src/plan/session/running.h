@@ -174,8 +174,8 @@ MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t 
 MEMOI void memoi_inspector_enter_shape(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
         if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
-            (void)memoi_inspector_sweep(s, memoi_session_placed(s, i, 0),
-                                        memoi_session_buffer_bytes(s, i, s->steps->layer_rows), 1);
+            memoi_inspector_fill(s, memoi_session_placed(s, i, 0),
+                                 memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
     s->checker.shape = s->batch.shape;
 }
 
@@ -284,8 +284,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                (void)memoi_inspector_sweep(s, address,
-                                            memoi_session_buffer_bytes(s, i, s->batch.n_rows), 1);
+                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -457,7 +456,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    (void)memoi_inspector_sweep(s, s->checker.slots, 2 * s->checker.slot_bytes, 1);
+    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
@@ -465,7 +464,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checker.n_buffers = 0;
-        if (!status) (void)memoi_inspector_sweep(s, s->checker.memory, s->checker.memory_bytes, 1);
+        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
         if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
