@@ -211,19 +211,21 @@ static void print_alpha(const train_options* o, const memo_step_plan* plan) {
         printf("; as --alpha says\n");
 }
 
-/* Prints the bytes of a micro-batch's rows that are kept, swapped and recomputed. */
-static void print_rows(const memo_swap_desc* swap) {
-    int64_t n_bytes[3] = {0, 0, 0};
+/* Prints the bytes of a micro-batch's rows that move, that recomputation makes again, and that stay:
+ * rows that nothing takes the place of stay even where the table lets them move. */
+static void print_rows(const memo_step_plan* plan) {
+    const memo_swap_desc* swap = &plan->swap;
+    int64_t all = 0, recomputed = 0;
     for (int32_t i = 0; i < swap->n_layers; i++)
         for (int32_t k = 0; k < swap->n_tensors; k++) {
             const int64_t rows = swap->rows[(int64_t)i * swap->n_tensors + k];
             const int64_t row_bytes = swap->tensors[k].row_bytes;
-            n_bytes[0] += rows < 0 ? swap->n_rows * row_bytes : 0;
-            n_bytes[1] += rows < 0 ? 0 : rows * row_bytes;
-            n_bytes[2] += rows < 0 ? 0 : (swap->n_rows - rows) * row_bytes;
+            all += swap->n_rows * row_bytes;
+            recomputed += rows < 0 ? 0 : (swap->n_rows - rows) * row_bytes;
         }
     printf("rows      %s kept, %s swapped, %s recomputed in a micro-batch; --rows lists them\n",
-           bytes_name(n_bytes[0]), bytes_name(n_bytes[1]), bytes_name(n_bytes[2]));
+           bytes_name(all - recomputed - plan->sizes.swapped_bytes),
+           bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed));
 }
 
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
@@ -236,7 +238,7 @@ static void print_choice(const train_options* o, memo_policy policy, const memo_
     else if (o->lists_rows)
         memo_swap_put_rows(&plan->swap, &text);
     else
-        print_rows(&plan->swap);
+        print_rows(plan);
     if (plan->times && o->alpha < 0) memo_swap_plan_put(plan->times, is_measured, &text);
     if (text.data) fputs(text.data, stdout);
     memo_text_free(&text);
