@@ -14,6 +14,8 @@
 
 PREFIX       ?= /usr/local
 FUZZ_SECONDS ?= 60
+# 0: another seed each time; a push takes 1, so that the same tree finds the same.
+FUZZ_SEED ?= 0
 RUN_FLAGS    ?= --demo
 
 ifeq ($(origin CC),default)
@@ -339,7 +341,7 @@ fuzz: ## fuzz descs, options, the readers of traces, plans and schedules, and th
 build/fuzz/%.passed: build/fuzz/%
 	@kind=$*; kind=$${kind#fuzz_}; \
 	mkdir -p build/fuzz/corpus/$$kind; \
-	if $< -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -verbosity=0 -print_final_stats=1 \
+	if $< -max_total_time=$(FUZZ_SECONDS) -seed=$(FUZZ_SEED) -max_len=4096 -verbosity=0 -print_final_stats=1 \
 		-artifact_prefix=build/fuzz/$$kind- build/fuzz/corpus/$$kind tests/corpus/$$kind >build/fuzz/$$kind.log 2>&1; then \
 		sed -n "s/^stat::number_of_executed_units: */  $*, $(FUZZ_SECONDS) s, nothing found; inputs tried: /p" build/fuzz/$$kind.log; \
 		touch $@; \

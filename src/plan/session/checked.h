@@ -160,9 +160,10 @@ MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, 
 /* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
 MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
     const memoi_inspector* c = &s->checker;
-    char* image = c->image + (uintptr_t)bytes % 8;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    char* image;
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
+    image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
     if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
