@@ -1162,12 +1162,6 @@ MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes)
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */
-typedef struct memo_traffic {
-    int64_t to_host_bytes, to_device_bytes; /* begin with the layer: its first slice of the pass */
-    int64_t slice_to_host_bytes, slice_to_device_bytes; /* beside these; begin with each slice */
-} memo_traffic;
-
 /* What a layer of a kind takes. */
 typedef struct memo_kind_times {
     double forward_s, backward_s; /* backward without recomputation */
@@ -1176,7 +1170,6 @@ typedef struct memo_kind_times {
      * operations, or the product that makes its input.  A tensor that is recomputed with another
      * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
     const double* recompute_s_per_row;
-    memo_traffic forward_traffic, backward_traffic;
     /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
      * line, because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s, backward_growth_s;
@@ -8227,18 +8220,6 @@ MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, in
         return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
     return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
                               growth ? growth[t] * (double)desc->n_rows : 0);
-}
-
-/* What the trainer copies to the host and to the device when a step begins. */
-MEMOI void memob_swap_traffic(const memo_swap_desc* desc, int32_t step, int is_backward,
-                              const memo_kind_times* times, int64_t n_bytes[2]) {
-    const memo_traffic* of = is_backward ? &times->backward_traffic : &times->forward_traffic;
-    const int32_t n = desc->n_slices, is_first = n <= 1 || step % n == (is_backward ? n - 1 : 0);
-    const int64_t most = MEMOB_BYTES_MAX / 2;
-    n_bytes[0] = memob_min(of->slice_to_host_bytes, most);
-    n_bytes[1] = memob_min(of->slice_to_device_bytes, most);
-    if (is_first) n_bytes[0] += memob_min(of->to_host_bytes, most);
-    if (is_first) n_bytes[1] += memob_min(of->to_device_bytes, most);
 }
 
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {

@@ -653,9 +653,6 @@ typedef struct memo_session_desc {
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
     const int32_t* layer_kinds;   /* (n_layers) */
     const uint32_t* tensor_kinds; /* (n_tensors) */
-    /* (kinds): what the trainer itself copies on the same link while a layer computes, such as
-     * weights and optimizer states; the planner leaves room.  NULL: nothing. */
-    const memo_traffic *forward_traffic, *backward_traffic;
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
@@ -5116,48 +5113,22 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
  * memo_swap_plan_desc, a term here, and a duration in memo_swap_generate (memo_look.h).
  * test_swap_plan compares both for random problems. */
 
-/* Of a step, whatever its rows. */
+/* Seconds of a step's computation, forward and backward, without recomputed rows. */
 typedef struct memoi_rows_layer {
-    double compute_s[2];    /* forward, backward */
-    double traffic_s[2][2]; /* likewise; to host, to device */
+    double compute_s[2];
 } memoi_rows_layer;
 
-/* Copies that follow each other, or a use of the file.  Each copy has a start, which does not use
- * the link, and bytes. */
-typedef struct memoi_rows_job {
-    double ready_s;     /* it begins not before, */
-    int32_t n_after[4]; /* and not before each stream has done so many jobs */
-    int32_t n_copies;
-    double start_s, bytes_s; /* of each copy */
-    double done_s;
-} memoi_rows_job;
-
-/* A stream of copies, or of the file.  The trainer's copies use the same link.  They follow each
- * other too; while bytes of both go, each gets half of the link. */
+/* A stream of copies, or of the file.  What it does follows each other, so the end of the last is
+ * known when it is enqueued. */
 typedef struct memoi_rows_stream {
-    memoi_rows_job* jobs; /* the first n_done have ended; the last is the next to come */
-    int64_t n_most;
-    int32_t n_jobs, n_done;
-    double time_s;    /* up to which it is known */
-    double traffic_s; /* of the trainer's copies, left then */
-    int32_t n_phases; /* of the first job, ended then: starts and bytes in turn */
-    double left_s;    /* of the phase after them; negative: not begun */
+    double time_s;  /* what was enqueued has ended */
+    double ready_s; /* what comes next does not begin before */
 } memoi_rows_stream;
 
-/* A time, or when a stream has done so many jobs. */
-typedef struct memoi_rows_event {
-    double time_s;
-    int32_t stream, n_jobs;
-} memoi_rows_event;
-
-/* Bytes of the law, which copies and computation use: latest uses of each stream. */
-typedef struct memoi_rows_uses {
-    double time_s;     /* of computation */
-    int32_t n_jobs[4]; /* of streams of copies, by then */
-} memoi_rows_uses;
-
+/* Bytes of the law, which copies and computation use: when the latest use ends, and the latest
+ * that wrote. */
 typedef struct memoi_rows_cell {
-    memoi_rows_uses wrote, used;
+    double used_s, wrote_s;
 } memoi_rows_cell;
 
 /* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
@@ -5182,8 +5153,6 @@ typedef struct memoi_rows_clock {
     memob_arrays work;      /* for a law */
     memoi_rows_cell* cells; /* (law.n_cells) */
     int64_t n_cells_most;
-    int64_t n_walks, n_state_jobs; /* with states: the most micro-batches walked, and their jobs */
-    int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
     double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
@@ -5191,91 +5160,28 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
-    memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
-    double update_s;                /* of the update after the micro-batches */
-    double copied_bytes[2];         /* of a step: to the host, to the device */
+    double* state_events; /* when they happen: of both places (8), then of host updates (layers) */
+    double update_s;      /* of the update after the micro-batches */
+    double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
-/* Follows a stream until time_s, or until it has done so many jobs. */
-MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, int32_t n_done) {
-    memoi_rows_stream* stream = &c->streams[which];
-    while (stream->n_done < n_done && stream->time_s < time_s) {
-        memoi_rows_job* job = &stream->jobs[stream->n_done];
-        double begin_s = stream->n_done < stream->n_jobs ? job->ready_s : time_s, passed_s;
-        int slower;
-        for (int k = 1; k < 4 && begin_s < time_s; k++) {
-            const int32_t n_after = job->n_after[k];
-            if (!n_after) continue;
-            memoi_rows_follow(c, k, time_s, n_after);
-            begin_s = c->streams[k].n_done < n_after
-                          ? time_s
-                          : memoi_rows_later(begin_s, c->streams[k].jobs[n_after - 1].done_s);
-        }
-        begin_s = memoi_rows_sooner(begin_s, time_s);
-
-        /* The trainer's copies alone. */
-        if (begin_s > stream->time_s) {
-            stream->traffic_s = memoi_rows_later(0, stream->traffic_s - (begin_s - stream->time_s));
-            stream->time_s = begin_s;
-            continue;
-        }
-
-        /* A phase of the job, until the trainer's copies end.  Its bytes share the link. */
-        if (stream->left_s < 0) stream->left_s = stream->n_phases & 1 ? job->bytes_s : job->start_s;
-        slower = stream->traffic_s > 0 && stream->n_phases & 1 ? 2 : 1;
-        passed_s = memoi_rows_sooner(stream->left_s, (time_s - stream->time_s) / slower);
-        if (stream->traffic_s > 0) passed_s = memoi_rows_sooner(passed_s, stream->traffic_s);
-        stream->left_s -= passed_s;
-        stream->traffic_s = memoi_rows_later(0, stream->traffic_s - passed_s);
-        stream->time_s += slower * passed_s;
-        if (stream->left_s > 0) continue;
-
-        stream->left_s = -1;
-        if (++stream->n_phases < 2 * job->n_copies) continue;
-        stream->n_phases = 0;
-        stream->n_done++;
-        job->done_s = stream->time_s;
-    }
+/* A stream of copies waits until then, or compute does. */
+MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, double time_s) {
+    double* ready_s = which == MEMOB_SWAP_COMPUTE ? &c->compute_s : &c->streams[which].ready_s;
+    if (time_s <= *ready_s) return;
+    if (which == MEMOB_SWAP_COMPUTE) c->stall_s += time_s - c->compute_s;
+    *ready_s = time_s;
 }
 
-/* A stream of copies waits for an event, or compute does. */
-MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_event* event) {
-    const memoi_rows_stream* stream = &c->streams[event->stream];
-    const memoi_rows_job* last = event->n_jobs ? &stream->jobs[event->n_jobs - 1] : NULL;
-    memoi_rows_job* next = NULL;
-    if (which == MEMOB_SWAP_COMPUTE && !last) return;
-    if (which != MEMOB_SWAP_COMPUTE) next = &c->streams[which].jobs[c->streams[which].n_jobs];
-    if (which == MEMOB_SWAP_COMPUTE) {
-        memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
-        c->stall_s += memoi_rows_later(0, last->done_s - c->compute_s);
-        c->compute_s = memoi_rows_later(c->compute_s, last->done_s);
-    } else if (event->stream == MEMOB_SWAP_COMPUTE)
-        next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
-    else if (event->n_jobs > stream->n_done)
-        next->n_after[event->stream] =
-            (int32_t)memob_max(next->n_after[event->stream], event->n_jobs);
-    else if (last)
-        next->ready_s = memoi_rows_later(next->ready_s, last->done_s);
-}
-
-/* Enqueues so many copies. */
+/* Enqueues so many copies.  Each has a start, which does not use the link, and they share bytes. */
 MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copies, double start_s,
                               double bytes_s) {
     memoi_rows_stream* stream = &c->streams[which];
-    memoi_rows_job* job = &stream->jobs[stream->n_jobs];
     if (!n_copies) return;
-    stream->n_jobs++;
-    memset(job + 1, 0, sizeof *job);
-    if (start_s <= 0) n_copies = 1;
     if (which != MEMOB_SWAP_FILE) c->in_flight_s[which - 1] += bytes_s;
-    job->n_copies = n_copies;
-    job->start_s = start_s;
-    job->bytes_s = bytes_s / n_copies;
     c->late_s += stream->time_s - c->compute_s;
-    if (c->has_traffic) return; /* what comes later may delay it */
-    stream->time_s = memoi_rows_later(stream->time_s, job->ready_s) + n_copies * start_s + bytes_s;
-    job->done_s = stream->time_s;
-    stream->n_done++;
+    stream->time_s =
+        memoi_rows_later(stream->time_s, stream->ready_s) + n_copies * start_s + bytes_s;
 }
 
 /* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write. */
@@ -5290,61 +5196,42 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
                        memoi_rows_over((double)n_bytes, rate));
 }
 
-MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
-    event->stream = which;
-    event->n_jobs = c->streams[which].n_jobs;
-    event->time_s = c->compute_s;
+/* What was enqueued on a stream ends then. */
+MEMOI double memoi_rows_end_of(const memoi_rows_clock* c, int32_t which) {
+    return which == MEMOB_SWAP_COMPUTE ? c->compute_s : c->streams[which].time_s;
 }
 
 /* An operation of the law waits for those before that use its bytes, if either writes.  Waits that
- * follow from others change no time. */
+ * follow from others, and those for its own stream, change no time. */
 MEMOI void memoi_rows_wait_op(memoi_rows_clock* c, const memob_op* op) {
     const int32_t* touches = c->law->touches + op->first_touch;
-    memoi_rows_uses need = {0, {0, 0, 0, 0}};
-    memoi_rows_event event;
+    double need_s = 0;
     for (int32_t k = 0; k < op->n_touches; k++) {
         const memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        const memoi_rows_uses* before = touches[k] & 1 ? &cell->used : &cell->wrote;
-        need.time_s = memoi_rows_later(need.time_s, before->time_s);
-        for (int32_t s = 1; s < 4; s++)
-            if (before->n_jobs[s] > need.n_jobs[s]) need.n_jobs[s] = before->n_jobs[s];
+        need_s = memoi_rows_later(need_s, touches[k] & 1 ? cell->used_s : cell->wrote_s);
     }
-    event.time_s = need.time_s;
-    event.n_jobs = event.stream = MEMOB_SWAP_COMPUTE;
-    if (op->stream != MEMOB_SWAP_COMPUTE) memoi_rows_wait(c, op->stream, &event);
-    for (event.stream = 1; event.stream < 4; event.stream++) {
-        event.n_jobs = need.n_jobs[event.stream];
-        if (event.n_jobs && event.stream != op->stream) memoi_rows_wait(c, op->stream, &event);
-    }
+    memoi_rows_wait(c, op->stream, need_s);
 }
 
 /* It has been enqueued. */
 MEMOI void memoi_rows_record_op(memoi_rows_clock* c, const memob_op* op) {
     const int32_t* touches = c->law->touches + op->first_touch;
+    const double end_s = memoi_rows_end_of(c, op->stream);
     for (int32_t k = 0; k < op->n_touches; k++) {
         memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        for (int32_t writes = 0; writes <= (touches[k] & 1); writes++) {
-            memoi_rows_uses* uses = writes ? &cell->wrote : &cell->used;
-            if (op->stream == MEMOB_SWAP_COMPUTE)
-                uses->time_s = c->compute_s;
-            else
-                uses->n_jobs[op->stream] = c->streams[op->stream].n_jobs;
-        }
+        cell->used_s = memoi_rows_later(cell->used_s, end_s);
+        if (touches[k] & 1) cell->wrote_s = memoi_rows_later(cell->wrote_s, end_s);
     }
 }
 
-/* A step computes, and the trainer's copies begin with it. */
-MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
+/* A step computes.  Copies that were enqueued since the last one computed make it slower. */
+MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
     const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
     double slower_s = 0;
     for (int32_t way = 0; way < 2; way++) {
-        const double in_flight_s = c->in_flight_s[way] + traffic_s[way];
         slower_s += c->desc->slowdown_s_per_byte[way] *
-                    memoi_rows_sooner(in_flight_s * rates[way], time_s * rates[way]);
+                    memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
         c->in_flight_s[way] = 0;
-        if (!(traffic_s[way] > 0)) continue;
-        memoi_rows_follow(c, 1 + way, c->compute_s, INT32_MAX);
-        c->streams[1 + way].traffic_s += traffic_s[way];
     }
     c->compute_s += time_s + slower_s;
 }
@@ -5354,19 +5241,16 @@ MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_st
                                           memo_error* error) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const int32_t which = (int32_t)(intptr_t)stream;
-    const memoi_rows_stream* of = &c->streams[which];
-    const memoi_rows_job* next = which ? &of->jobs[of->n_jobs] : NULL;
     (void)error;
-    if (which && (next->ready_s > 0 || next->n_after[1] || next->n_after[2] || next->n_after[3]))
+    if (which && c->streams[which].ready_s > c->streams[which].time_s)
         memoi_rows_add_job(c, which, 1, 0, 0); /* it waits, but copies nothing */
-    memoi_rows_record(c, which, (memoi_rows_event*)(void*)event);
+    *(double*)(void*)event = memoi_rows_end_of(c, which);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
                                         memo_error* error) {
     (void)error;
-    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
-                    (memoi_rows_event*)(void*)event);
+    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream, *(double*)(void*)event);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
@@ -5420,7 +5304,6 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
     }
     memob_arrays_free(&c->work);
     MEMO_FREE(c->cells);
-    for (int32_t k = 0; k < 4; k++) MEMO_FREE(c->streams[k].jobs);
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
@@ -5439,11 +5322,6 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
     if (status) return status;
     c->law = &made->law;
-    for (int32_t s = 1; s < 4; s++)
-        if (!memob_reserve(&c->streams[s].jobs, &c->streams[s].n_most,
-                           memob_max(c->n_walks, 1) * c->law->n_ops + c->n_state_jobs + 2,
-                           sizeof(memoi_rows_job)))
-            return memob_no_memory(error, "the times of a step");
     if (!memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells))
         return memob_no_memory(error, "the times of a step");
 
@@ -5483,7 +5361,6 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
-    static const double no_traffic_s[2] = {0, 0};
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
     if (!is_end) {
@@ -5493,7 +5370,7 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_record_op(c, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
     if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
-        memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
+        memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
@@ -5501,9 +5378,8 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     const memob_swap_visit* visit = &c->order.visits[k];
     const memoi_rows_layer* layer = &c->layers[visit->step];
     const int is_backward = visit->is_backward;
-    memoi_rows_compute(c, layer->traffic_s[is_backward],
-                       (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
-                           layer->compute_s[is_backward]);
+    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
+                              layer->compute_s[is_backward]);
 }
 
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
@@ -5524,8 +5400,7 @@ MEMOI int memoi_rows_are_near(double a, double b) {
     return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
 }
 
-/* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late.  The
- * trainer's copies may queue up from one to the next, so then it returns 0. */
+/* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late. */
 MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
@@ -5538,7 +5413,7 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
     pace->stall_s = c->stall_s - stalled_s;
     pace->late_s = c->late_s;
     for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
-    return !c->has_traffic && memoi_rows_are_near(pace->compute_s, before.compute_s) &&
+    return memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
 
@@ -5604,13 +5479,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     /* Nothing is under way. */
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
-        memoi_rows_stream* stream = &c->streams[k];
-        stream->n_jobs = stream->n_done = stream->n_phases = 0;
-        stream->time_s = stream->traffic_s = 0;
-        stream->left_s = -1;
-        memset(stream->jobs, 0, sizeof *stream->jobs);
-    }
+    for (int32_t k = 0; k < 4; k++) c->streams[k].time_s = c->streams[k].ready_s = 0;
 
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
@@ -5770,13 +5639,6 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
                                         n_layers, error);
 }
 
-/* Below 0 if one of the numbers is. */
-MEMOI double memoi_rows_least_traffic(const memo_traffic* traffic) {
-    return (double)memob_min(
-        memob_min(traffic->to_host_bytes, traffic->to_device_bytes),
-        memob_min(traffic->slice_to_host_bytes, traffic->slice_to_device_bytes));
-}
-
 /* The times of a kind that some layer has. */
 MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
                                         memo_error* error) {
@@ -5787,9 +5649,7 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
     } fields[] = {{"forward_s", times->forward_s},
                   {"backward_s", times->backward_s},
                   {"forward_growth_s", times->forward_growth_s},
-                  {"backward_growth_s", times->backward_growth_s},
-                  {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
-                  {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
+                  {"backward_growth_s", times->backward_growth_s}};
     char name[64];
     snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
@@ -5873,26 +5733,17 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     }
 }
 
-/* What does not depend on the rows: computation, and the trainer's own copies. */
+/* Computation that does not depend on the rows. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
     p->clock.desc = desc;
-    p->clock.has_traffic = 0;
     for (int32_t i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
         memoi_rows_layer* layer = &p->clock.layers[i];
-        int64_t n_bytes[4];
-        memob_swap_traffic(desc->swap, i, 0, times, n_bytes);
-        memob_swap_traffic(desc->swap, i, 1, times, n_bytes + 2);
         layer->compute_s[0] =
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->compute_s[1] =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (int k = 0; k < 4; k++) {
-            layer->traffic_s[k / 2][k % 2] = memoi_rows_over((double)n_bytes[k], rates[k % 2]);
-            p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
-        }
     }
     p->clock.least_s = memoi_rows_least(&p->clock);
 }
@@ -5926,7 +5777,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    const int64_t n_walked = 3 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
     int64_t n_cells;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -5961,11 +5811,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.n_walks = n_walked;
-        p->clock.n_state_jobs =
-            4 * n_walked * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
-        p->clock.state_events =
-            MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
+        p->clock.state_events = MEMOB_ARRAY(a, double, 8 + (int64_t)desc->states->n_layers);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
@@ -7691,15 +7537,6 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
-/* Of the trainer's own copies in all layers. */
-MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_traffic* traffic) {
-    uint64_t digest = 0;
-    for (int32_t step = 0; traffic && step < s->n_steps; step += s->n_slices)
-        digest = 31 * digest + memob_hash((const char*)&traffic[memob_layer_kind(s->steps, step)],
-                                          sizeof *traffic);
-    return (int64_t)(digest >> 2);
-}
-
 /* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
 MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
                                          size_t end) {
@@ -7714,7 +7551,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 27, N_BUDGETS = 3 };
+    enum { N = 25, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7734,8 +7571,6 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"tensors", memoi_session_digest(s, 1)},
         {"layer_kinds", memoi_session_digest(s, 2)},
         {"order", memoi_session_digest(s, 4)},
-        {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
-        {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
         {"buffers",
          MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
@@ -10136,7 +9971,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memo_swap_plan_desc* desc = &costs->desc;
     int32_t n_trained = 0, at = -1;
     memo_status status;
-    char name[64];
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
@@ -10159,21 +9993,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
 
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
-    for (int32_t i = 0; i < 2 * s->n_steps && !status; i++) {
-        static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
-                                             "slice_to_host_bytes", "slice_to_device_bytes"};
-        const int32_t kind = memob_layer_kind(s->steps, i / 2);
-        memo_kind_times* kinds = &costs->kinds[kind];
-        const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
-        int64_t values[4];
-        if (!all) continue;
-        *(i & 1 ? &kinds->backward_traffic : &kinds->forward_traffic) = all[kind];
-        memcpy(values, &all[kind], sizeof values);
-        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
-                 i & 1 ? "backward" : "forward", (int)kind);
-        for (int k = 0; k < 4 && !status; k++)
-            status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
-    }
     if (s->streamed) desc->states = &s->states_desc;
     for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
         costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);

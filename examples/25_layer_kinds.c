@@ -1,8 +1,7 @@
-/* 25_layer_kinds.c - layers of two kinds, of which one also copies its own weights from the host.
+/* 25_layer_kinds.c - layers of two kinds, of which one has a tensor that the other lacks.
  *
  * A plain layer computes out = inp + tanh(w inp), a gated one out = inp + tanh(w inp) sigmoid(inp).
- * The gate is a tensor of gated layers alone.  The trainer keeps the weights of gated layers on the
- * host and copies them while such a layer computes; the plan leaves these copies room on the link.
+ * The gate is a tensor of gated layers alone, so plain layers take no memory for it.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/25_layer_kinds.c -o 25_layer_kinds -lpthread -lm
@@ -10,7 +9,6 @@
  *     everything kept             0 KiB swapped, 27.3 ms predicted
  *     a gate in every layer    ... KiB swapped, ... ms predicted
  *     two kinds                ... KiB swapped, ... ms predicted
- *     two kinds, own traffic   ... KiB swapped, ... ms predicted
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION
@@ -27,7 +25,6 @@ static const uint32_t tensor_kinds[N_ACTS] = {0, 0, 1 << GATED}; /* 0: every kin
 
 static int32_t layer_kinds[L];
 static float w[L], d_w[L], x[N], d_x[N];
-static float host_weights[L][1 << 18], weights[1 << 18]; /* 1 MiB a gated layer */
 
 static float* at(memo_session* session, int32_t l, int32_t tensor) {
     return (float*)memo_session_get_address(session, l, tensor);
@@ -41,7 +38,6 @@ static void recompute(void* user, memo_session* session, int32_t l, int32_t tens
 }
 static void forward(void* user, memo_session* session, int32_t l) {
     const int is_gated = layer_kinds[l] == GATED;
-    if (is_gated) memcpy(weights, host_weights[l], sizeof weights); /* the trainer's own copy */
     for (int i = 0; i < N && l == 0; i++) x[i] = sinf((float)i);
     memcpy(at(session, l, INP), x, sizeof x);
     recompute(user, session, l, HIDDEN, 0, T);
@@ -52,7 +48,6 @@ static void forward(void* user, memo_session* session, int32_t l) {
 static void backward(void* user, memo_session* session, int32_t l) {
     const int is_gated = layer_kinds[l] == GATED;
     float *inp = at(session, l, INP), *hidden = at(session, l, HIDDEN);
-    if (is_gated) memcpy(weights, host_weights[l], sizeof weights);
     for (int i = 0; i < N; i++) {
         if (l == L - 1) d_x[i] = x[i] / N; /* of half the mean square */
         float gate = is_gated ? at(session, l, GATE)[i] : 1,
@@ -80,17 +75,13 @@ static const memo_profile* times(void) {
 }
 
 /* Plans and trains for a step; device_bytes 0: everything is kept. */
-static memo_status train(const char* name, int has_kinds, int has_traffic, int64_t device_bytes,
-                         memo_error* error) {
-    static const memo_traffic traffic[N_KINDS] = {{0, 0, 0, 0},
-                                                  {0, sizeof weights, 0, 0}}; /* to the device */
+static memo_status train(const char* name, int has_kinds, int64_t device_bytes, memo_error* error) {
     memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.layer_kinds = layer_kinds;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     if (has_kinds) desc.tensor_kinds = tensor_kinds; /* else plain layers have a gate, too */
-    if (has_traffic) desc.forward_traffic = desc.backward_traffic = traffic;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     memo_status status = memo_session_plan(&desc, times(), &plan, error);
     if (!status) status = memo_session_open(&desc, plan, &session, error);
@@ -105,13 +96,12 @@ static memo_status train(const char* name, int has_kinds, int has_traffic, int64
 }
 
 int main(void) {
-    static const char* const names[] = {"everything kept", "a gate in every layer", "two kinds",
-                                        "two kinds, own traffic"};
+    static const char* const names[] = {"everything kept", "a gate in every layer", "two kinds"};
     float kept[L];
     memo_error error;
     for (int l = 0; l < L; l++) w[l] = -0.1f, layer_kinds[l] = l % 3 == 1 ? GATED : PLAIN;
-    for (int k = 0; k < 4; k++) {
-        if (train(names[k], k != 1, k == 3, k ? 800 << 10 : 0, &error))
+    for (int k = 0; k < 3; k++) {
+        if (train(names[k], k != 1, k ? 800 << 10 : 0, &error))
             return fprintf(stderr, "25_layer_kinds: %s\n", error.message), 1;
         if (k == 0) memcpy(kept, d_w, sizeof kept);
     }

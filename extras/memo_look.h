@@ -435,8 +435,7 @@ typedef struct memo_swap_times {
 
 /* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
  * writes operations down.  The streams are "compute" and, if rows move, "to host" and "to device";
- * if layers spill, "file".  The trainer's own copies are operations "traffic" on the streams
- * "traffic to host" and "traffic to device".  The schedule has the engine's copies, reads and
+ * if layers spill, "file".  The schedule has the engine's copies, reads and
  * writes ("to file", "from file"), events and waits; and the trainer's operations of each layer:
  * "forward", "recompute" for each tensor with rows to recompute, "backward"; "update" or "update on
  * host" of each layer; and "between" if between_s is above 0.  Bytes are numbered: device memory
@@ -3743,9 +3742,7 @@ typedef struct memoi_swap_generator {
     memob_states* states; /* NULL: none */
     memo_status status;
     memo_error* error;
-    memo_stream traffic[2]; /* of the trainer's own copies, to host and to device */
-    memo_event begun;       /* they follow the begin of their layer */
-    memo_range* ranges;     /* 2 n_tensors, and the states of open layers */
+    memo_range* ranges; /* 2 n_tensors, and the states of open layers */
     int64_t n_ranges;
     const memo_schedule* schedule;
     int64_t n_seen; /* operations, when a step computed last */
@@ -3797,28 +3794,6 @@ MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, in
                                                  : 0);
 }
 
-/* Its own copies, on streams of their own, from the moment that the layer begins. */
-MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, int32_t step, int is_backward,
-                                       const memo_kind_times* times) {
-    static const char* const names[] = {"traffic to host", "traffic to device"};
-    const memo_device* device = g->device;
-    int64_t n_bytes[2];
-    memob_swap_traffic(&g->desc, step, is_backward, times, n_bytes);
-    for (int i = 0; i < 2; i++) {
-        memo_op_desc op = MEMO_ZERO(memo_op_desc);
-        if (n_bytes[i] <= 0 || g->status) continue;
-        op.name = "traffic";
-        op.link_bytes = n_bytes[i];
-        if (!g->begun) g->status = memo_event_create(device, &g->begun, g->error);
-        if (!g->status && !g->traffic[i])
-            g->status = memo_stream_create(device, names[i], 0, &g->traffic[i], g->error);
-        if (!g->status)
-            g->status = memo_event_record(device, g->begun, g->desc.compute_stream, g->error);
-        if (!g->status) g->status = memo_event_wait(device, g->begun, g->traffic[i], g->error);
-        if (!g->status) g->status = memo_annotate(device, g->traffic[i], &op, g->error);
-    }
-}
-
 /* What the copies enqueued since the last step computed add to one that takes time_s. */
 MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s) {
     const double rates[] = {g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
@@ -3847,7 +3822,6 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
     if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
-    memoi_swap_generate_traffic(g, step, is_backward, &times);
     for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
@@ -3950,13 +3924,11 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
         for (int64_t i = 0; i < schedule->n_ops && !status; i++) {
             memo_op* op = &schedule->ops[i];
             const char* name = memo_schedule_op_name(schedule, i);
-            const int is_traffic = !strcmp(name, "traffic"); /* only bytes: any number of copies */
             if (k == 0 && !strcmp(name, "update on host"))
                 op->duration_s = (double)op->link_bytes * times->update_host_s_per_byte;
-            if (is_traffic) name = memoi_schedule_stream_name(schedule, op->stream) + 8;
             if (strcmp(name, names[k]) || !op->link_bytes) continue;
             if (rates[k] > 0) op->link = link;
-            op->duration_s = k < 2 ? times->file_s : is_traffic ? 0 : times->copy_s;
+            op->duration_s = k < 2 ? times->file_s : times->copy_s;
         }
     }
     return status;

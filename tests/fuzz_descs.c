@@ -201,7 +201,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
     FUZZ_FILL(in, desc, 192, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
-    FUZZ_FILL(in, times, 112, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
+    FUZZ_FILL(in, times, 48, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
     for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
@@ -449,13 +449,12 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 472, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
-                  &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds, &desc->forward_traffic,
-                  &desc->backward_traffic, &desc->user, &desc->setup, &desc->step, &desc->forward,
-                  &desc->between, &desc->backward, &desc->weights, &desc->loss, &desc->recompute,
-                  &desc->outputs, &desc->measuring, &desc->buffers, &desc->alternatives,
-                  &desc->agree, &desc->spill_directory, &desc->states, &desc->update,
-                  &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
+    FUZZ_POINTERS(*desc, 456, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
+                  &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup,
+                  &desc->step, &desc->forward, &desc->between, &desc->backward, &desc->weights,
+                  &desc->loss, &desc->recompute, &desc->outputs, &desc->measuring, &desc->buffers,
+                  &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
+                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
                   &desc->device_memory, &desc->host_memory);
 }
 
@@ -485,7 +484,6 @@ static void fuzz_session(fuzz_bytes* in) {
     int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
     int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
     uint32_t tensor_kinds[FUZZ_N];
-    memo_traffic* traffic[2];
     memo_profile profiles[FUZZ_N];
     memo_state states[FUZZ_N];
     memo_session_alternative alternatives[FUZZ_N];
@@ -507,16 +505,9 @@ static void fuzz_session(fuzz_bytes* in) {
         if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
             n_kinds = layer_kinds[i] + 1;
     }
-    for (i = 0; i < 2; i++) {
-        traffic[i] = (memo_traffic*)malloc((size_t)n_kinds * sizeof(memo_traffic));
-        FUZZ_CHECK(traffic[i]);
-        for (int32_t k = 0; k < n_kinds; k++) FUZZ_FILL(in, traffic[i][k], 32, NULL);
-    }
     desc.tensors = tensors;
     desc.layer_kinds = has_kinds ? layer_kinds : NULL;
     desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
-    desc.forward_traffic = fuzz_pick(in, 2) ? traffic[0] : NULL;
-    desc.backward_traffic = fuzz_pick(in, 2) ? traffic[1] : NULL;
     desc.user = &desc;
     desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
     desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
@@ -547,8 +538,6 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.states = fuzz_pick(in, 4) ? states : NULL;
     desc.update = fuzz_pick(in, 4) ? fuzz_layer : NULL;
     fuzz_session_plan(&desc, has_profile ? profiles : NULL);
-    free(traffic[0]);
-    free(traffic[1]);
 }
 
 /* A valid session with micro-batches in flight, except for some words. */

@@ -995,15 +995,14 @@ TEST(a_rank_without_its_file_fails_all) {
 TEST(unequal_descs_are_refused) {
     static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
                                         "policy",   "tensors",      "rows",   "backward_recomputes",
-                                        "buffers",  "device_bytes", "shapes", "forward_traffic"};
-    static const memo_traffic traffic = {1 << 20, 0, 0, 0};
+                                        "buffers",  "device_bytes", "shapes"};
     static const memo_session_buffer buffer[2] = {
         {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
         {"one", 2, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
     int64_t rows[2][2 * 8 * 4];
     for (int32_t i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
     rows[1][1] = 0;
-    for (int32_t k = 0; k < 12; k++) {
+    for (int32_t k = 0; k < 11; k++) {
         memo_session_desc* d = &ranks[1].m.desc;
         for (int32_t i = 0; i < 2; i++) open_rank(i);
         if (k == 0) d->n_layers = 7;
@@ -1022,7 +1021,6 @@ TEST(unequal_descs_are_refused) {
             ranks[i].m.desc.n_buffers = 1;
         }
         if (k == 10) d->n_shapes = 1;
-        if (k == 11) d->forward_traffic = &traffic;
         if (k == 9) d->device_bytes = -1; /* one rank's desc is not valid */
         run_ranks(2);
         for (int32_t i = 0; i < 2; i++) {
@@ -1317,9 +1315,7 @@ TEST(layers_have_kinds) {
     static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
     static const uint32_t of_tensors[4] = {0, 1, 6, 6};
     int32_t others[8];
-    own_memory memo_traffic* traffic = NULL;
     memo_profile profile;
-    double step_s = 0;
     own_model m;
     tight_model(&m);
     m.desc.layer_kinds = kinds;
@@ -1356,25 +1352,6 @@ TEST(layers_have_kinds) {
     memo_step_plan_destroy(plan);
     CHECK_ERROR(memo_session_plan(&m.desc, &profile, &plan, &error), INVALID_ARGUMENT,
                 "layer 3 is of kind 3");
-
-    /* The trainer's own copies, of as many kinds as there are, share a slow link. */
-    others[3] = 0;
-    m.desc.policy = MEMO_POLICY_SWAP;
-    for (int k = 0; k < 2; k++) profile.copies[k].out_s = 9 * (k + 1);
-    traffic = (memo_traffic*)calloc(3, sizeof *traffic);
-    for (int k = 0; k < 3; k++)
-        traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
-    for (int k = 0; k < 3; k++) {
-        m.desc.forward_traffic = k ? traffic : NULL;
-        if (k == 2) m.desc.policy = MEMO_POLICY_MEMO; /* from estimated times */
-        CHECK_OK(memo_session_plan(&m.desc, k < 2 ? &profile : NULL, &plan, &error));
-        if (k == 0) step_s = plan->times->step_s;
-        if (k == 1) CHECK_IS(plan->times->step_s, >, 1.5 * step_s);
-        memo_step_plan_destroy(plan);
-    }
-    traffic[2].to_device_bytes = -1;
-    CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_ARGUMENT,
-                "memo_session_desc.forward_traffic[2].to_device_bytes: ");
 }
 
 /* --- declared buffers, forwards alone --- */

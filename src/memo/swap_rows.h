@@ -180,18 +180,6 @@ MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, in
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
-/* What the trainer copies to the host and to the device when a step begins. */
-MEMOI void memob_swap_traffic(const memo_swap_desc* desc, int32_t step, int is_backward,
-                              const memo_kind_times* times, int64_t n_bytes[2]) {
-    const memo_traffic* of = is_backward ? &times->backward_traffic : &times->forward_traffic;
-    const int32_t n = desc->n_slices, is_first = n <= 1 || step % n == (is_backward ? n - 1 : 0);
-    const int64_t most = MEMOB_BYTES_MAX / 2;
-    n_bytes[0] = memob_min(of->slice_to_host_bytes, most);
-    n_bytes[1] = memob_min(of->slice_to_device_bytes, most);
-    if (is_first) n_bytes[0] += memob_min(of->to_host_bytes, most);
-    if (is_first) n_bytes[1] += memob_min(of->to_device_bytes, most);
-}
-
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }

@@ -315,12 +315,6 @@ MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes)
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */
-typedef struct memo_traffic {
-    int64_t to_host_bytes, to_device_bytes; /* begin with the layer: its first slice of the pass */
-    int64_t slice_to_host_bytes, slice_to_device_bytes; /* beside these; begin with each slice */
-} memo_traffic;
-
 /* What a layer of a kind takes. */
 typedef struct memo_kind_times {
     double forward_s, backward_s; /* backward without recomputation */
@@ -329,7 +323,6 @@ typedef struct memo_kind_times {
      * operations, or the product that makes its input.  A tensor that is recomputed with another
      * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
     const double* recompute_s_per_row;
-    memo_traffic forward_traffic, backward_traffic;
     /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
      * line, because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s, backward_growth_s;

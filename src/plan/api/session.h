@@ -374,9 +374,6 @@ typedef struct memo_session_desc {
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
     const int32_t* layer_kinds;   /* (n_layers) */
     const uint32_t* tensor_kinds; /* (n_tensors) */
-    /* (kinds): what the trainer itself copies on the same link while a layer computes, such as
-     * weights and optimizer states; the planner leaves room.  NULL: nothing. */
-    const memo_traffic *forward_traffic, *backward_traffic;
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.

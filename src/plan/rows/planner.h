@@ -143,13 +143,6 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
                                         n_layers, error);
 }
 
-/* Below 0 if one of the numbers is. */
-MEMOI double memoi_rows_least_traffic(const memo_traffic* traffic) {
-    return (double)memob_min(
-        memob_min(traffic->to_host_bytes, traffic->to_device_bytes),
-        memob_min(traffic->slice_to_host_bytes, traffic->slice_to_device_bytes));
-}
-
 /* The times of a kind that some layer has. */
 MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
                                         memo_error* error) {
@@ -160,9 +153,7 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
     } fields[] = {{"forward_s", times->forward_s},
                   {"backward_s", times->backward_s},
                   {"forward_growth_s", times->forward_growth_s},
-                  {"backward_growth_s", times->backward_growth_s},
-                  {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
-                  {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
+                  {"backward_growth_s", times->backward_growth_s}};
     char name[64];
     snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
@@ -246,26 +237,17 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     }
 }
 
-/* What does not depend on the rows: computation, and the trainer's own copies. */
+/* Computation that does not depend on the rows. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
     p->clock.desc = desc;
-    p->clock.has_traffic = 0;
     for (int32_t i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
         memoi_rows_layer* layer = &p->clock.layers[i];
-        int64_t n_bytes[4];
-        memob_swap_traffic(desc->swap, i, 0, times, n_bytes);
-        memob_swap_traffic(desc->swap, i, 1, times, n_bytes + 2);
         layer->compute_s[0] =
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->compute_s[1] =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (int k = 0; k < 4; k++) {
-            layer->traffic_s[k / 2][k % 2] = memoi_rows_over((double)n_bytes[k], rates[k % 2]);
-            p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
-        }
     }
     p->clock.least_s = memoi_rows_least(&p->clock);
 }
@@ -299,7 +281,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    const int64_t n_walked = 3 * memob_min(memob_max(desc->micro_batches, 1), MEMOI_ROWS_WALKED);
     int64_t n_cells;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -334,11 +315,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.n_walks = n_walked;
-        p->clock.n_state_jobs =
-            4 * n_walked * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
-        p->clock.state_events =
-            MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
+        p->clock.state_events = MEMOB_ARRAY(a, double, 8 + (int64_t)desc->states->n_layers);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);

@@ -51,15 +51,6 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
-/* Of the trainer's own copies in all layers. */
-MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_traffic* traffic) {
-    uint64_t digest = 0;
-    for (int32_t step = 0; traffic && step < s->n_steps; step += s->n_slices)
-        digest = 31 * digest + memob_hash((const char*)&traffic[memob_layer_kind(s->steps, step)],
-                                          sizeof *traffic);
-    return (int64_t)(digest >> 2);
-}
-
 /* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
 MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
                                          size_t end) {
@@ -74,7 +65,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 27, N_BUDGETS = 3 };
+    enum { N = 25, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -94,8 +85,6 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"tensors", memoi_session_digest(s, 1)},
         {"layer_kinds", memoi_session_digest(s, 2)},
         {"order", memoi_session_digest(s, 4)},
-        {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
-        {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
         {"buffers",
          MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},

@@ -251,7 +251,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memo_swap_plan_desc* desc = &costs->desc;
     int32_t n_trained = 0, at = -1;
     memo_status status;
-    char name[64];
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
@@ -274,21 +273,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
 
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
-    for (int32_t i = 0; i < 2 * s->n_steps && !status; i++) {
-        static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
-                                             "slice_to_host_bytes", "slice_to_device_bytes"};
-        const int32_t kind = memob_layer_kind(s->steps, i / 2);
-        memo_kind_times* kinds = &costs->kinds[kind];
-        const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
-        int64_t values[4];
-        if (!all) continue;
-        *(i & 1 ? &kinds->backward_traffic : &kinds->forward_traffic) = all[kind];
-        memcpy(values, &all[kind], sizeof values);
-        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
-                 i & 1 ? "backward" : "forward", (int)kind);
-        for (int k = 0; k < 4 && !status; k++)
-            status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
-    }
     if (s->streamed) desc->states = &s->states_desc;
     for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
         costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
