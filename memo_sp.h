@@ -7371,6 +7371,16 @@ typedef struct memoi_ring_buffers {
     float* d_expanded[2];
 } memoi_ring_buffers;
 
+/* What an exchange does that the next waits may have to be behind: it reads keys held in place 0 or
+ * 1, adds to own gradients, or to those of place 0 or 1, or reads contributions. */
+enum {
+    MEMOI_USE_KEYS = 0,
+    MEMOI_USE_OWN_SUMS = 2,
+    MEMOI_USE_SUMS,
+    MEMOI_USE_GIVEN = MEMOI_USE_SUMS + 2,
+    MEMOI_N_USES
+};
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -7378,7 +7388,9 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer, first_number; /* of the ranks of its node in comm; of its exchanges */
+    int32_t first_peer;   /* of the ranks of its node in comm */
+    int32_t first_number; /* of its exchanges, which count through the rings over nodes */
+    int32_t place;        /* of the keys that it holds of another node: 0 or 1 */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -7394,12 +7406,14 @@ typedef struct memoi_ring {
     int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
 
     /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_turns;     /* exchanges passed or enqueued so far */
-    int32_t n_exchanged; /* 1 + the latest exchange enqueued */
-    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
-    int32_t seen;        /* the step that the exchanges have waited for; 0: the start; -1: none */
-    int32_t latest_use;  /* the last step that used the keys' pool */
-    int32_t is_in_use;   /* that pool, by an earlier ring of this pass */
+    int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
+    int32_t n_exchanged;        /* 1 + the number of the latest exchange enqueued */
+    int32_t n_awaited;          /* numbers that the compute stream has waited for */
+    int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
+    int32_t used_before;        /* of contributions, by earlier rings */
+    int32_t seen;       /* the step that the exchanges have waited for; 0: the start; -1: none */
+    int32_t latest_use; /* the last step that used the keys' pool */
+    int32_t is_in_use;  /* that pool, by an earlier ring of this pass */
 } memoi_ring;
 
 /* Elements of q. */
@@ -7471,10 +7485,10 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
 /* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t turn) {
-    if (turn < ring->n_awaited) return;
-    ring->n_awaited = turn + 1;
-    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + turn % MEMOI_TARGET_EXCHANGES,
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    if (n <= ring->n_awaited) return;
+    ring->n_awaited = n;
+    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
 }
 
@@ -7715,8 +7729,13 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const int begins_kv = ring->is_backward &&
                           memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
                           (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
-    ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
+    ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
+    ring->used_before = ring->used[MEMOI_USE_GIVEN];
+    if (!is_held) {
+        ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
+        memset(ring->used, 0, sizeof ring->used);
+    }
     if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
@@ -7817,12 +7836,17 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
+/* Of an exchange that adds what comes back. */
+MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
+    return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
+}
+
 /* The next exchange, one group of messages, if this rank takes part. */
 MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    const int32_t number = ring->n_turns++;
+    const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
@@ -7835,6 +7859,10 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
         n_out += out;
+        if (is_kv && out && ring->plan->is_held)
+            ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+        if (!is_kv && in) ring->used[memoi_ring_sums_use(ring)] = number + 1;
+        if (!is_kv && out) ring->used[MEMOI_USE_GIVEN] = number + 1;
         /* All keys are announced, whichever rows travel. */
         if (out)
             reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
@@ -7846,12 +7874,10 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target))
-        snprintf(name, sizeof name, "ring exchange %d", (int)(ring->first_number + number));
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
     memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward",
-                             ring->first_number + number);
+                             ring->is_backward ? "ring backward" : "ring forward", number);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
@@ -7866,10 +7892,16 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     ring->n_exchanged = number + 1;
 }
 
-/* The exchange in which a contribution leaves the room of that of step s; -1: none. */
-MEMOI int32_t memoi_ring_room_turn(const memoi_ring* ring, int32_t s) {
+/* 1 + the number of the exchange in which the keys of step s arrive, or (MEMOI_TURN_GIVEN) in which
+ * its contribution leaves; s 0: 0. */
+MEMOI int32_t memoi_ring_turn_end(const memoi_ring* ring, int what, int32_t s) {
+    return s ? ring->first_number + *memoi_exchange_turn_of(ring->plan, what, s) + 1 : 0;
+}
+/* The exchanges that must end before the contribution of step s has room. */
+MEMOI int32_t memoi_ring_room_end(const memoi_ring* ring, int32_t s) {
     const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
-    return after ? *memoi_exchange_turn_of(ring->plan, MEMOI_TURN_GIVEN, after) : -1;
+    const int32_t end = memoi_ring_turn_end(ring, MEMOI_TURN_GIVEN, after);
+    return (int32_t)memob_max(end, ring->used_before);
 }
 
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
@@ -7888,8 +7920,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
-            const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
-            const int32_t room = is_apart && !rounds ? memoi_ring_room_turn(ring, room_of) : -1;
+            const int32_t keys = memoi_ring_turn_end(ring, what, s);
+            const int32_t room = is_apart && !rounds ? memoi_ring_room_end(ring, room_of) : 0;
             memoi_ring_await(ring, (int32_t)memob_max(keys, room));
             if (s) ring->latest_use = s;
         }
@@ -7905,7 +7937,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
 
     /* The rows of a contribution go back as they came, in carried_type. */
     if (s && is_apart && rounds && has_worked) {
-        memoi_ring_await(ring, memoi_ring_room_turn(ring, s));
+        memoi_ring_await(ring, memoi_ring_room_end(ring, s));
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
                           shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
     }
@@ -7936,11 +7968,13 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         if (s) memoi_ring_exchange_behind(ring, s);
     }
     ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
-    if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
+    if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
+    if (!is_backward || !memoi_ring_is_apart(ring)) return;
+    memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
     memoi_ring_d_kv(ring, 0, d_kv);
-    for (int32_t is_v = 0; is_v < 2 && is_backward && memoi_ring_is_apart(ring); is_v++)
+    for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
                          0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
                          1);
@@ -7954,7 +7988,8 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
  * earlier rings are computed.  Invariants:
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
- *   3  own gradients of other nodes are added behind ring 0, in the order of d */
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d
+ *   4  a crossing waits for exchanges within the node only if one touches the same rows */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -7991,9 +8026,11 @@ MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchang
     ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
 }
 
-/* Makes the next crossing wait for a point. */
-MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point) {
-    if (n->seen >= point) return;
+/* Makes the next crossing wait for a point, and for the first exchanges within the node. */
+MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
+    const int32_t n_awaited = n->ring->n_awaited;
+    memoi_ring_await(n->ring, n_exchanges);
+    if (n->seen >= point && n->ring->n_awaited == n_awaited) return;
     memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
     n->seen = n->latest;
@@ -8047,8 +8084,8 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
-    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2]);
-    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1);
+    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
+    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
@@ -8090,7 +8127,8 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
-    memoi_nodes_pass(n, n->first + (n_out ? d : 0));
+    if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
+    if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -8136,6 +8174,7 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
     ring->first_number = 2 * d * ring->shape->sharding.ring;
+    ring->place = d % 2;
     for (int t = 0; t < 2; t++) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
@@ -8145,8 +8184,7 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = !ring->is_backward && (!d || d + 2 >= n->plan->shape.n_nodes) &&
-                    memoi_nodes_exchange_later(n, d);
+    ring->is_open = memoi_nodes_exchange_later(n, d);
     memoi_ring_run(ring);
     n->latest = n->first + d;
 }

@@ -794,22 +794,10 @@ static void check_announced(const memo_schedule* recorded) {
 
 /* Two waits order what the schedule does not show: the end of a pass that only returns gradients
  * waits so that the caller may free the scratch memory, and an exchange that begins a pass and only
- * receives waits for whatever used the buffers before.  A ring within a
- * node ends as a pass; its exchanges have numbers of their own. */
-static int is_border_wait(const memo_schedule* recorded, const attention_case* c, int64_t wait) {
+ * receives waits for whatever used the buffers before. */
+static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
     const int is_end = recorded->ops[wait].stream == 0;
-    const char exchange[] = "ring exchange ";
-    int rings[2] = {0, 0};
     int64_t i = wait;
-    for (int k = 0; k < 2 && c->nodes > 1; k++) { /* of the exchanges before and behind */
-        for (i = wait; i >= 0 && i < recorded->n_ops; i += 2 * k - 1)
-            if (!strncmp(memo_schedule_op_name(recorded, i), exchange, sizeof exchange - 1)) break;
-        if (i < 0 || i == recorded->n_ops) continue;
-        rings[k] = atoi(memo_schedule_op_name(recorded, i) + sizeof exchange - 1) /
-                   (2 * c->ring / c->nodes);
-    }
-    if (rings[0] < rings[1] && is_end) return 1;
-    i = wait;
     while (i >= 0 && i < recorded->n_ops) {
         i += is_end ? 1 : -1;
         if (i < 0 || i == recorded->n_ops) break;
@@ -834,7 +822,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     for (int64_t k = 0; k < check->n_redundant_waits; k++)
-        CHECK_CASE(is_border_wait(recorded, c, check->redundant_waits[k]), "wait %d of %d is op %d",
+        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]), "wait %d of %d is op %d",
                    (int)k, (int)check->n_redundant_waits, (int)check->redundant_waits[k]);
     memo_check_destroy(check);
 }

@@ -367,7 +367,7 @@ TEST(random_cases_are_exact) {
             case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
-        if (ring > 3 && ring % 2 == 0 && memo_test_int(0, 1))
+        if (ring > 3 && ring % 2 == 0 && memo_test_int(0, 3))
             c.nodes = ring > 4 && memo_test_int(0, 1) ? ring / 2 : 2;
         if (memo_test_int(0, 3) == 0) c.slice_tokens = 2 * ring * ulysses * memo_test_int(1, 3);
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);

@@ -1,6 +1,6 @@
-/* test_sp_attention_faults.c - attention, or a scan, over two ranks in which the k-th call fails,
- * for every k: of the device's table, of the communicator, or of a callback.  Both ranks get a
- * status with a message in bounded time, and nothing leaks.  The next run gives the right results,
+/* test_sp_attention_faults.c - attention, or a scan, over two ranks, or four on two nodes, in which
+ * the k-th call fails, for every k: of the device's table, of the communicators, or of a callback.
+ * All ranks get a status with a message in bounded time, and nothing leaks.  The next run gives the right results,
  * on a new communicator, and on new devices because a host device cannot be used after a failed
  * operation. */
 #include "memo_sp.h"
@@ -11,6 +11,7 @@
 #include "typed.h"
 
 #define N_TOKENS 16
+#define N_RANKS  4 /* at most */
 #define N_HEADS  2
 #define N_KV     1
 #define SIZE     4
@@ -23,7 +24,6 @@ static memo_error error;
 typedef struct faults {
     int64_t n_calls, failing; /* failing 0: none */
     const memo_device* device;
-    memo_comm* comm;
     memo_attention attention;
     memo_faults of_device;
 } faults;
@@ -35,26 +35,31 @@ static int is_failing(faults* f, const char* what, memo_error* e) {
     return 1;
 }
 
-/* Functions of the communicator's table that may fail instead. */
+/* A communicator whose functions may fail instead. */
+typedef struct faulty {
+    faults* f;
+    memo_comm* comm;
+} faulty;
+
 static memo_status faulty_messages(memo_comm* comm, memo_stream s, const memo_message_call* calls,
                                    int32_t n, memo_error* e) {
-    faults* f = (faults*)comm->context;
-    if (is_failing(f, "messages", e)) return MEMO_STATUS_COMM;
-    return f->comm->messages(f->comm, s, calls, n, e);
+    faulty* of = (faulty*)comm->context;
+    if (is_failing(of->f, "messages", e)) return MEMO_STATUS_COMM;
+    return of->comm->messages(of->comm, s, calls, n, e);
 }
 static memo_status faulty_collective(memo_comm* comm, memo_stream s,
                                      const memo_collective_call* call, memo_error* e) {
-    faults* f = (faults*)comm->context;
-    if (is_failing(f, "collective", e)) return MEMO_STATUS_COMM;
-    return f->comm->collective(f->comm, s, call, e);
+    faulty* of = (faulty*)comm->context;
+    if (is_failing(of->f, "collective", e)) return MEMO_STATUS_COMM;
+    return of->comm->collective(of->comm, s, call, e);
 }
 static memo_status faulty_status(memo_comm* comm, memo_error* e) {
-    return memo_comm_status(((faults*)comm->context)->comm, e);
+    return memo_comm_status(((faulty*)comm->context)->comm, e);
 }
 
-static memo_comm faulty_comm(faults* f) {
-    memo_comm table = *f->comm;
-    table.context = f;
+static memo_comm faulty_comm(faulty* of) {
+    memo_comm table = *of->comm;
+    table.context = of;
     table.messages = faulty_messages;
     table.collective = faulty_collective;
     table.status = faulty_status;
@@ -85,22 +90,28 @@ static memo_status faulty_backward(void* user, memo_stream s, const memo_attenti
     return faulty_attention(f, f->attention.backward, s, block, e);
 }
 
-/* --- two ranks --- */
+/* --- ranks --- */
 
 enum { FAULT_DEVICE, FAULT_COMM, FAULT_ATTENTION };
-/* After its failure, the rank aborts, leaves, or stays until the other rank's time-out. */
+/* What runs over the ranks: a ring, of documents that are a tree, or over two nodes; or a scan. */
+enum { RUNS_RING, RUNS_TREE, RUNS_NODES, RUNS_ULYSSES, RUNS_SCAN };
+static const char* const run_names[] = {"ring", "ring of a tree", "ring over nodes", "ulysses",
+                                        "scan"};
+static int n_ranks_of(int what) { return what == RUNS_NODES ? 4 : 2; }
+
+/* After its failure, the rank aborts, leaves, or stays until the others' time-out. */
 enum { AFTERWARDS_ABORT, AFTERWARDS_LEAVE, AFTERWARDS_STAY };
 enum { Q, K, V, D_OUT, OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct rank_run {
     int32_t rank;
-    int32_t ring; /* 0: a scan */
+    int what;
     memo_type type;
     int fault, afterwards;
     int64_t failing; /* 0: none here */
     int64_t n_calls;
     memo_device* device;
-    memo_comm* world;
+    memo_comm *world, *nodes; /* nodes: ranks at this place of their nodes; NULL: one node */
     pthread_barrier_t* finished;
     memo_status status;
     memo_error error;
@@ -116,22 +127,32 @@ static void end_pass(rank_run* r, const faults* f, memo_stream stream, memo_stat
 }
 
 /* Everything that a trainer does from creation to synchronization. */
-static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
-                             memo_stream stream, memo_error* e) {
+static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm,
+                             memo_comm* nodes, faults* f, memo_stream stream, memo_error* e) {
+    static const int64_t begins[] = {0, 5, 9, N_TOKENS}, parents[] = {-1, 0, 0};
+    const int32_t ring = r->what == RUNS_ULYSSES ? 1 : n_ranks_of(r->what);
     memo_sp_attention_desc desc = {0};
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
-    memo_exchange_desc exchange_desc = {.has_sinks = 1};
+    memo_mask mask = {0};
+    memo_exchange_desc exchange_desc = {.masks = &mask, .has_sinks = 1};
     memo_exchange* exchange = NULL;
     void* saved = NULL;
     float* lse = NULL;
     memo_host_attention state = {.device = r->device, .n_scores = 0};
     memo_sharding_desc sharding_desc = {
-        .ring = r->ring, .ulysses = 2 / r->ring, .n_tokens = N_TOKENS};
+        .ring = ring, .ulysses = n_ranks_of(r->what) / ring, .n_tokens = N_TOKENS};
     memo_status status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
     desc.device = table;
     desc.stream = stream;
-    *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
+    *(ring > 1 ? &desc.ring : &desc.ulysses) = comm;
+    desc.nodes = nodes;
+    if (r->what == RUNS_TREE) {
+        desc.has_trees = 1;
+        mask.document_begins = begins;
+        mask.document_parents = parents;
+        mask.n_documents = 3;
+    }
     desc.n_q_heads = N_HEADS;
     desc.n_kv_heads = N_KV; /* replicated if ulysses is 2 */
     desc.head_size = SIZE;
@@ -201,8 +222,9 @@ static memo_status scan_run(void* context, const memo_scan_call* call, memo_erro
                      call->state, e);
 }
 
-static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
-                             memo_stream stream, memo_error* e) {
+static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* comm,
+                             MEMO_UNUSED memo_comm* nodes, faults* f, memo_stream stream,
+                             memo_error* e) {
     scan_pass pass = {r, table, f};
     const int64_t begins[] = {0, N_TOKENS, 2 * N_TOKENS};
     memo_scan_tensors t = {NULL, r->tensors[OUT], r->tensors[V]};
@@ -232,56 +254,62 @@ static void* rank_main(void* argument) {
     rank_run* r = (rank_run*)argument;
     memo_stream stream = NULL;
     memset(&r->error, 0, sizeof r->error);
-    faults f = {.device = r->device,
-                .comm = r->world,
-                .failing = r->fault == FAULT_DEVICE ? 0 : r->failing};
+    faults f = {.device = r->device, .failing = r->fault == FAULT_DEVICE ? 0 : r->failing};
     r->status = memo_stream_create(r->device, "compute", 0, &stream, &r->error);
     memo_faults_init(&f.of_device, r->device);
     f.of_device.failing_call = r->fault == FAULT_DEVICE ? r->failing : 0;
-    memo_comm comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
+    if (!r->status && r->what == RUNS_NODES)
+        r->status =
+            memo_comm_split(r->world, r->rank % 2, r->rank / 2, "nodes", &r->nodes, &r->error);
+    faulty of[2] = {{&f, r->world}, {&f, r->nodes}};
+    memo_comm comms[2] = {faulty_comm(&of[0]), faulty_comm(&of[r->nodes ? 1 : 0])};
+    memo_comm* const given[2] = {r->fault == FAULT_COMM ? &comms[0] : r->world,
+                                 r->fault == FAULT_COMM && r->nodes ? &comms[1] : r->nodes};
     if (!r->status)
-        r->status = (r->ring ? rank_pass : rank_scan)(
-            r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device,
-            r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
+        r->status = (r->what == RUNS_SCAN ? rank_scan : rank_pass)(
+            r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device, given[0], given[1], &f,
+            stream, &r->error);
     if (stream) (void)memo_stream_destroy(r->device, stream, NULL);
     if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
+    memo_comm_destroy(r->nodes);
     memo_comm_destroy(r->world);
     return NULL;
 }
 
-/* Both ranks, on fresh devices and a fresh communicator. */
+/* All ranks, on fresh devices and a fresh communicator. */
 static void run_ranks(rank_run* ranks) {
+    const int n = n_ranks_of(ranks->what);
     memo_host_device_desc device_desc = {0};
-    memo_device* devices[2] = {NULL, NULL};
-    memo_comm* comms[2];
+    memo_device* devices[N_RANKS] = {NULL};
+    memo_comm* comms[N_RANKS];
     pthread_barrier_t finished;
-    pthread_t threads[2];
-    for (int r = 0; r < 2; r++)
+    pthread_t threads[N_RANKS];
+    for (int r = 0; r < n; r++)
         CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
-    memo_comm_threads_desc desc = {.n_ranks = 2,
+    memo_comm_threads_desc desc = {.n_ranks = n,
                                    .devices = devices,
                                    .timeout_s = ranks->afterwards == AFTERWARDS_STAY ? 0.05 : 30};
     CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
-    pthread_barrier_init(&finished, NULL, 2);
-    for (int r = 0; r < 2; r++) {
+    pthread_barrier_init(&finished, NULL, (unsigned)n);
+    for (int r = 0; r < n; r++) {
         ranks[r].world = comms[r];
         ranks[r].device = devices[r];
         ranks[r].finished = &finished;
         pthread_create(&threads[r], NULL, rank_main, &ranks[r]);
     }
-    for (int r = 0; r < 2; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < n; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < n; r++) {
         CHECK_IS(host_device_stats(devices[r]).device_bytes, ==, 0);
         memo_host_device_destroy(devices[r]);
     }
     pthread_barrier_destroy(&finished);
 }
 
-static void ranks_init(rank_run* ranks, int32_t ring, memo_type type, int fault) {
-    memset(ranks, 0, 2 * sizeof *ranks);
-    for (int r = 0; r < 2; r++) {
+static void ranks_init(rank_run* ranks, int what, memo_type type, int fault) {
+    memset(ranks, 0, N_RANKS * sizeof *ranks);
+    for (int r = 0; r < n_ranks_of(what); r++) {
         ranks[r].rank = r;
-        ranks[r].ring = ring;
+        ranks[r].what = what;
         ranks[r].type = type;
         ranks[r].fault = fault;
         for (int t = Q; t <= D_OUT; t++)
@@ -295,67 +323,72 @@ static int is_right(const rank_run* r, const rank_run* expected) {
 }
 
 /* Every call of this kind, one after another. */
-static void expect_statuses(int32_t ring, memo_type type, int fault) {
-    static rank_run expected[2], ranks[2];
-    int64_t k, n_calls[2], n_both = 0, n_runs = 0;
+static void expect_statuses(int what, memo_type type, int fault) {
+    static rank_run expected[N_RANKS], ranks[N_RANKS];
+    const int n = n_ranks_of(what);
+    int64_t n_all = 0, n_runs = 0;
     double longest_s = 0;
-    int other;
-    ranks_init(expected, ring, type, fault);
+    ranks_init(expected, what, type, fault);
     run_ranks(expected);
-    for (int r = 0; r < 2; r++) {
-        CHECK_CASE(!expected[r].status, "%s", expected[r].error.message);
-        n_calls[r] = expected[r].n_calls;
-    }
-    for (int r = 0; r < 2; r++)
-        for (k = 1; k <= n_calls[r]; k++) {
-            double begin_s = now_s(), elapsed_s;
-            ranks_init(ranks, ring, type, fault);
+    for (int r = 0; r < n; r++) CHECK_CASE(!expected[r].status, "%s", expected[r].error.message);
+    for (int r = 0; r < n; r++)
+        for (int64_t k = 1; k <= expected[r].n_calls; k++) {
+            const int afterwards = k % 11 == 0  ? AFTERWARDS_STAY
+                                   : k % 5 == 1 ? AFTERWARDS_LEAVE
+                                                : AFTERWARDS_ABORT;
+            const double begin_s = now_s();
+            int n_failed = 0;
+            ranks_init(ranks, what, type, fault);
             ranks[r].failing = k;
-            ranks[0].afterwards = ranks[1].afterwards = k % 11 == 0  ? AFTERWARDS_STAY
-                                                        : k % 5 == 1 ? AFTERWARDS_LEAVE
-                                                                     : AFTERWARDS_ABORT;
+            for (int i = 0; i < n; i++) ranks[i].afterwards = afterwards;
             run_ranks(ranks);
-            elapsed_s = now_s() - begin_s;
-            if (elapsed_s > longest_s) longest_s = elapsed_s;
-            other = 1 - r;
-            IN_CASE("fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
+            longest_s = fmax(longest_s, now_s() - begin_s);
+            IN_CASE("fault %d, %s, rank %d, call %d", fault, run_names[what], r, (int)k);
             CHECK(ranks[r].status && ranks[r].error.message[0]);
-            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other rank's time-out */
+            if (afterwards != AFTERWARDS_STAY) /* before the other ranks' time-out */
                 CHECK_TEXT(ranks[r].error.message, "on purpose");
-            /* The other may have had all that it needs. */
-            CHECK(ranks[other].status ? ranks[other].error.message[0] != 0
-                                      : is_right(&ranks[other], &expected[other]));
-            if (ranks[other].status) CHECK_IS(ranks[other].status, ==, MEMO_STATUS_COMM);
-            n_both += ranks[other].status != MEMO_STATUS_OK;
+
+            /* The others may have had all that they need. */
+            for (int i = 0; i < n; i++) {
+                CHECK(ranks[i].status ? ranks[i].error.message[0] != 0
+                                      : is_right(&ranks[i], &expected[i]));
+                if (ranks[i].status && i != r) CHECK_IS(ranks[i].status, ==, MEMO_STATUS_COMM);
+                n_failed += ranks[i].status != MEMO_STATUS_OK;
+            }
+            n_all += n_failed == n;
             n_runs++;
         }
     CHECK_CASE(longest_s < 20, "%g s", longest_s);
-    ranks_init(ranks, ring, type, fault);
+    ranks_init(ranks, what, type, fault);
     run_ranks(ranks);
-    for (int r = 0; r < 2; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
-    printf("# %s %d, %s: %d faults, in %d both ranks failed, at most %.2f s\n",
-           ring == 2   ? "ring"
-           : ring == 1 ? "ulysses"
-                       : "scan",
-           2, memo_type_name(type), (int)n_runs, (int)n_both, longest_s);
-    CHECK_IS(n_both, >, n_runs / 3);
+    for (int r = 0; r < n; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
+    printf("# %s, %d ranks, %s: %d faults, in %d all ranks failed, at most %.2f s\n",
+           run_names[what], n, memo_type_name(type), (int)n_runs, (int)n_all, longest_s);
+    CHECK_IS(n_all, >, n_runs / 3);
 }
 
 TEST(every_call_of_the_device_may_fail) {
-    expect_statuses(2, MEMO_TYPE_F32, FAULT_DEVICE);
-    expect_statuses(2, MEMO_TYPE_BF16, FAULT_DEVICE);
-    expect_statuses(1, MEMO_TYPE_BF16, FAULT_DEVICE);
+    expect_statuses(RUNS_RING, MEMO_TYPE_F32, FAULT_DEVICE);
+    expect_statuses(RUNS_RING, MEMO_TYPE_BF16, FAULT_DEVICE);
+    expect_statuses(RUNS_ULYSSES, MEMO_TYPE_BF16, FAULT_DEVICE);
 }
 TEST(every_call_of_the_communicator_may_fail) {
-    expect_statuses(2, MEMO_TYPE_F32, FAULT_COMM);
-    expect_statuses(1, MEMO_TYPE_BF16, FAULT_COMM);
+    expect_statuses(RUNS_RING, MEMO_TYPE_F32, FAULT_COMM);
+    expect_statuses(RUNS_ULYSSES, MEMO_TYPE_BF16, FAULT_COMM);
 }
 TEST(every_local_attention_may_fail) {
-    expect_statuses(2, MEMO_TYPE_F32, FAULT_ATTENTION);
-    expect_statuses(1, MEMO_TYPE_F32, FAULT_ATTENTION);
+    expect_statuses(RUNS_RING, MEMO_TYPE_F32, FAULT_ATTENTION);
+    expect_statuses(RUNS_ULYSSES, MEMO_TYPE_F32, FAULT_ATTENTION);
+}
+TEST(every_call_of_a_tree_may_fail) {
+    for (int fault = FAULT_DEVICE; fault <= FAULT_ATTENTION; fault++)
+        expect_statuses(RUNS_TREE, MEMO_TYPE_F32, fault);
+}
+TEST(every_call_of_a_ring_over_nodes_may_fail) {
+    for (int fault = FAULT_DEVICE; fault <= FAULT_ATTENTION; fault++)
+        expect_statuses(RUNS_NODES, MEMO_TYPE_F32, fault);
 }
 TEST(every_call_of_a_scan_may_fail) {
-    expect_statuses(0, MEMO_TYPE_F32, FAULT_DEVICE);
-    expect_statuses(0, MEMO_TYPE_F32, FAULT_COMM);
-    expect_statuses(0, MEMO_TYPE_F32, FAULT_ATTENTION);
+    for (int fault = FAULT_DEVICE; fault <= FAULT_ATTENTION; fault++)
+        expect_statuses(RUNS_SCAN, MEMO_TYPE_F32, fault);
 }

@@ -8,7 +8,8 @@
  * earlier rings are computed.  Invariants:
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
- *   3  own gradients of other nodes are added behind ring 0, in the order of d */
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d
+ *   4  a crossing waits for exchanges within the node only if one touches the same rows */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -45,9 +46,11 @@ MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchang
     ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
 }
 
-/* Makes the next crossing wait for a point. */
-MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point) {
-    if (n->seen >= point) return;
+/* Makes the next crossing wait for a point, and for the first exchanges within the node. */
+MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
+    const int32_t n_awaited = n->ring->n_awaited;
+    memoi_ring_await(n->ring, n_exchanges);
+    if (n->seen >= point && n->ring->n_awaited == n_awaited) return;
     memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
     n->seen = n->latest;
@@ -101,8 +104,8 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
-    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2]);
-    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1);
+    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
+    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
@@ -144,7 +147,8 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
-    memoi_nodes_pass(n, n->first + (n_out ? d : 0));
+    if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
+    if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -190,6 +194,7 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
     ring->first_number = 2 * d * ring->shape->sharding.ring;
+    ring->place = d % 2;
     for (int t = 0; t < 2; t++) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
@@ -199,8 +204,7 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = !ring->is_backward && (!d || d + 2 >= n->plan->shape.n_nodes) &&
-                    memoi_nodes_exchange_later(n, d);
+    ring->is_open = memoi_nodes_exchange_later(n, d);
     memoi_ring_run(ring);
     n->latest = n->first + d;
 }

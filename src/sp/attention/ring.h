@@ -18,6 +18,16 @@ typedef struct memoi_ring_buffers {
     float* d_expanded[2];
 } memoi_ring_buffers;
 
+/* What an exchange does that the next waits may have to be behind: it reads keys held in place 0 or
+ * 1, adds to own gradients, or to those of place 0 or 1, or reads contributions. */
+enum {
+    MEMOI_USE_KEYS = 0,
+    MEMOI_USE_OWN_SUMS = 2,
+    MEMOI_USE_SUMS,
+    MEMOI_USE_GIVEN = MEMOI_USE_SUMS + 2,
+    MEMOI_N_USES
+};
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -25,7 +35,9 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer, first_number; /* of the ranks of its node in comm; of its exchanges */
+    int32_t first_peer;   /* of the ranks of its node in comm */
+    int32_t first_number; /* of its exchanges, which count through the rings over nodes */
+    int32_t place;        /* of the keys that it holds of another node: 0 or 1 */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -41,12 +53,14 @@ typedef struct memoi_ring {
     int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
 
     /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_turns;     /* exchanges passed or enqueued so far */
-    int32_t n_exchanged; /* 1 + the latest exchange enqueued */
-    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
-    int32_t seen;        /* the step that the exchanges have waited for; 0: the start; -1: none */
-    int32_t latest_use;  /* the last step that used the keys' pool */
-    int32_t is_in_use;   /* that pool, by an earlier ring of this pass */
+    int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
+    int32_t n_exchanged;        /* 1 + the number of the latest exchange enqueued */
+    int32_t n_awaited;          /* numbers that the compute stream has waited for */
+    int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
+    int32_t used_before;        /* of contributions, by earlier rings */
+    int32_t seen;       /* the step that the exchanges have waited for; 0: the start; -1: none */
+    int32_t latest_use; /* the last step that used the keys' pool */
+    int32_t is_in_use;  /* that pool, by an earlier ring of this pass */
 } memoi_ring;
 
 /* Elements of q. */
@@ -118,10 +132,10 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
 /* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t turn) {
-    if (turn < ring->n_awaited) return;
-    ring->n_awaited = turn + 1;
-    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + turn % MEMOI_TARGET_EXCHANGES,
+MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    if (n <= ring->n_awaited) return;
+    ring->n_awaited = n;
+    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
 }
 
@@ -362,8 +376,13 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const int begins_kv = ring->is_backward &&
                           memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
                           (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
-    ring->n_turns = ring->n_exchanged = ring->n_awaited = ring->latest_use = 0;
+    ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
+    ring->used_before = ring->used[MEMOI_USE_GIVEN];
+    if (!is_held) {
+        ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
+        memset(ring->used, 0, sizeof ring->used);
+    }
     if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
@@ -464,12 +483,17 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
+/* Of an exchange that adds what comes back. */
+MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
+    return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
+}
+
 /* The next exchange, one group of messages, if this rank takes part. */
 MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    const int32_t number = ring->n_turns++;
+    const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
@@ -482,6 +506,10 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
         n_out += out;
+        if (is_kv && out && ring->plan->is_held)
+            ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+        if (!is_kv && in) ring->used[memoi_ring_sums_use(ring)] = number + 1;
+        if (!is_kv && out) ring->used[MEMOI_USE_GIVEN] = number + 1;
         /* All keys are announced, whichever rows travel. */
         if (out)
             reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
@@ -493,12 +521,10 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target))
-        snprintf(name, sizeof name, "ring exchange %d", (int)(ring->first_number + number));
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
     memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward",
-                             ring->first_number + number);
+                             ring->is_backward ? "ring backward" : "ring forward", number);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
@@ -513,10 +539,16 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     ring->n_exchanged = number + 1;
 }
 
-/* The exchange in which a contribution leaves the room of that of step s; -1: none. */
-MEMOI int32_t memoi_ring_room_turn(const memoi_ring* ring, int32_t s) {
+/* 1 + the number of the exchange in which the keys of step s arrive, or (MEMOI_TURN_GIVEN) in which
+ * its contribution leaves; s 0: 0. */
+MEMOI int32_t memoi_ring_turn_end(const memoi_ring* ring, int what, int32_t s) {
+    return s ? ring->first_number + *memoi_exchange_turn_of(ring->plan, what, s) + 1 : 0;
+}
+/* The exchanges that must end before the contribution of step s has room. */
+MEMOI int32_t memoi_ring_room_end(const memoi_ring* ring, int32_t s) {
     const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
-    return after ? *memoi_exchange_turn_of(ring->plan, MEMOI_TURN_GIVEN, after) : -1;
+    const int32_t end = memoi_ring_turn_end(ring, MEMOI_TURN_GIVEN, after);
+    return (int32_t)memob_max(end, ring->used_before);
 }
 
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
@@ -535,8 +567,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         if (!step->n_q_runs || !step->n_k_runs) continue;
         if (!has_worked) {
             const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
-            const int32_t keys = s ? *memoi_exchange_turn_of(ring->plan, what, s) : -1;
-            const int32_t room = is_apart && !rounds ? memoi_ring_room_turn(ring, room_of) : -1;
+            const int32_t keys = memoi_ring_turn_end(ring, what, s);
+            const int32_t room = is_apart && !rounds ? memoi_ring_room_end(ring, room_of) : 0;
             memoi_ring_await(ring, (int32_t)memob_max(keys, room));
             if (s) ring->latest_use = s;
         }
@@ -552,7 +584,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
 
     /* The rows of a contribution go back as they came, in carried_type. */
     if (s && is_apart && rounds && has_worked) {
-        memoi_ring_await(ring, memoi_ring_room_turn(ring, s));
+        memoi_ring_await(ring, memoi_ring_room_end(ring, s));
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
                           shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
     }
@@ -583,11 +615,13 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         if (s) memoi_ring_exchange_behind(ring, s);
     }
     ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
-    if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
+    if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
+    if (!is_backward || !memoi_ring_is_apart(ring)) return;
+    memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
     memoi_ring_d_kv(ring, 0, d_kv);
-    for (int32_t is_v = 0; is_v < 2 && is_backward && memoi_ring_is_apart(ring); is_v++)
+    for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
                          0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
                          1);
