@@ -15,6 +15,6 @@
 #include "../fake_nccl.h"
 #endif
 #include "fake_cublaslt.h"
-#include "gpt/gpt_kernels_cuda.cu"
+#include "gpt/kernels/cuda.cu"
 #define ATTENTION_SAMPLES 5 /* an emulated grid is slow */
-#include "gpt/gpt_cudnn.cu"
+#include "gpt/kernels/cudnn.cu"
