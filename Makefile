@@ -41,7 +41,7 @@ TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*/*.[ch] examples/gpt/*/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup
@@ -83,7 +83,7 @@ OPTIMIZE_valgrind   := -O1 -DMEMO_TEST_VALGRIND
 OPTIMIZE_coverage   := -O0 --coverage
 
 # A race detector cannot see into OpenBLAS, and valgrind is slow in it: these variants use the built-in GEMM.
-BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS))
+BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS) -DGPT_BLAS_LINKED)
 BLAS_TESTS_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
 
 WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
@@ -118,22 +118,35 @@ build/examples/%: examples/tools/%.c build/config.mk Makefile
 build/examples/tmp_plan: build/examples/degrees_plan
 	@ln -sf degrees_plan $@
 # memo's implementation is compiled separately.  -O3 makes attention over ranks three times as fast as -O1 (--ring 2).
-build/examples/train_gpt build/examples/train_gpt_mpi: build/examples/memo.o
 build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
-# The trainer loads OpenBLAS itself, so that it can refuse to: see train_compute.h.
+TRAINER       := $(patsubst examples/gpt/%.c,%.o,$(wildcard examples/gpt/*/*.c))
+TRAINER_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+# $(call object,FLAGS): one source file of the trainer.  $(call link,LIBRARIES): all objects to the program.
+define object
+@mkdir -p $(@D)
+@echo "  CC    $@"
+$(Q)$(CC) $(FLAGS) $(TRAINER_FLAGS) -MMD -MP -MF $@.d -MT $@ $(1) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+endef
+define link
+@echo "  LD    $@"
+$(Q)$(CC) -pthread $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(1) $(LDLIBS) -lm || { rm -f $@; exit 1; }
+endef
+build/examples/gpt/%.o: examples/gpt/%.c build/config.mk Makefile
+	$(call object,-O3 $(NATIVE) $(BLAS_CFLAGS))
+# The trainer loads OpenBLAS itself, so that it can refuse to: see gpt/run/compute.h.
 BLAS_LOADED = $(filter-out -lopenblas,$(BLAS_LIBS)) $(if $(BLAS_CFLAGS),-ldl)
-build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
+build/examples/train_gpt: $(TRAINER:%=build/examples/gpt/%) build/examples/memo.o
+	$(call link,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
 # The same on GPUs, with a process per rank, over NCCL if it is found.
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?= $(firstword $(foreach home,$(CUDA_HOME) /usr,$(if $(wildcard $(home)/include/nccl.h),$(if \
 	$(wildcard $(home)/lib64/libnccl.so $(home)/lib/libnccl.so $(home)/lib/*/libnccl.so),$(home)))))
 NCCL_FLAGS = -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-DMEMO_SP_NCCL -isystem $(NCCL_HOME)/include)
 NCCL_LIBS  = $(if $(NCCL_HOME),-L$(NCCL_HOME)/lib64 -L$(NCCL_HOME)/lib -lnccl)
-build/examples/gpt_kernels_cuda.o: examples/gpt/gpt_kernels_cuda.cu $(wildcard examples/gpt/gpt_*.h) $(HEADERS) Makefile
+build/examples/gpt_kernels_cuda.o: examples/gpt/kernels/cuda.cu $(wildcard examples/gpt/kernels/*.h) $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
@@ -153,21 +166,25 @@ always:
 build/examples/cudnn_graphs.o: examples/cudnn_graphs.h examples/cudnn_scratch.h build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -x c++ -std=c++17 -O1 -DATTENTION_GRAPHS -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
-build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu $(wildcard examples/cudnn_*.h) $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
+build/examples/gpt_cudnn.o: examples/gpt/kernels/cudnn.cu $(wildcard examples/cudnn_*.h examples/gpt/kernels/*.h) $(HEADERS) build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O1 -DATTENTION_LINKED -I. -Iexamples -c $< -o $@
-build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
+build/examples/gpt_cuda/%.o: examples/gpt/%.c build/examples/cudnn.folder build/config.mk Makefile
+	$(call object,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS))
+build/examples/train_gpt_cuda: $(TRAINER:%=build/examples/gpt_cuda/%) build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS) build/examples/memo_cuda.o
+	$(call link,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
 # The same over MPI, with a process per rank.
-build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/mpi/compiler build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
-build/examples/train_gpt_mpi: override CC = $(MPICC)
+build/examples/gpt_mpi/%.o: examples/gpt/%.c build/mpi/compiler build/config.mk Makefile
+	$(call object,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS))
+build/examples/train_gpt_mpi: $(TRAINER:%=build/examples/gpt_mpi/%) build/examples/memo.o
+	$(call link,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
+build/examples/gpt_mpi/%.o build/examples/train_gpt_mpi: override CC = $(MPICC)
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 # It trains for minutes, and is no part of `make bench`.
 build/bench/link_bits: build/examples/memo.o
 build/bench/link_bits: bench/link_bits.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
+	$(call build,-O3 $(NATIVE) $(TRAINER_FLAGS) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
 # PyTorch's caching allocator beside the arena, without a GPU: a stand-in answers its calls of CUDA.
 TORCH ?= $(shell python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
 build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h bench/median.h $(HEADERS) Makefile
@@ -207,7 +224,7 @@ $(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
 $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 
--include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
+-include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
 
 # ---- run ----
 

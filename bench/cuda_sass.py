@@ -2,8 +2,8 @@
 """cuda_sass.py - how near to the memory's bandwidth the trainer's kernels can come, by their machine code.  Needs no GPU.
 
     nvcc -arch=sm_90 -std=c++17 -O3 -I. -Iexamples -DGPT_CUDA_BF16 -DMEMO_CUDA_IMPLEMENTATION -cubin \
-        examples/gpt/gpt_kernels_cuda.cu -o build/kernels.cubin
-    nvcc -arch=sm_90 -std=c++17 -O1 -I. -Iexamples -Itests/cuda -cubin examples/gpt/gpt_cudnn.cu -o build/cudnn.cubin
+        examples/gpt/kernels/cuda.cu -o build/kernels.cubin
+    nvcc -arch=sm_90 -std=c++17 -O1 -I. -Iexamples -Itests/cuda -cubin examples/gpt/kernels/cudnn.cu -o build/cudnn.cubin
     nvcc -arch=sm_90 -std=c++17 -O3 -I. -DLINKED -cubin bench/cuda_kernels.cu -o build/rows.cubin
     python3 bench/cuda_sass.py build/kernels.cubin build/cudnn.cubin build/rows.cubin
 

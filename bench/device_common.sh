@@ -230,7 +230,7 @@ sources_of() { # SOURCE FLAGS...: the files that it includes, without those of l
     ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests -Itests/cuda $sources_flags $sources_first |
         tr ' ' '\n' | sed 's,^\./,,' | grep '\.' | sort -u | while read -r path; do [ ! -f "$path" ] || echo "$path"; done
 }
-trainer_files() { ls Makefile ./*.h ./*.cuh extras/*.h examples/*.h examples/tools/*.h examples/gpt/*.[ch] examples/gpt/*.cu; }
+trainer_files() { ls Makefile ./*.h ./*.cuh extras/*.h examples/*.h examples/tools/*.h examples/gpt/*.c examples/gpt/*/*.[ch] examples/gpt/*/*.cu; }
 pack_kind() { # PROGRAM
     [ "$1" = train_gpt_cuda ] && echo "$arch ${CUDNN:+with cuDNN}" || echo "$arch"
 }

@@ -18,9 +18,7 @@
 struct memo_device;
 static struct memo_device* bits_around(struct memo_device* device);
 #define TRAIN_DEVICE_AROUND(device) bits_around(device)
-#define main                        train_gpt_main
-#include "gpt/train_gpt.c"
-#undef main
+#include "tests/gpt_trainer_unit.h"
 
 /* ---- the code ---- */
 

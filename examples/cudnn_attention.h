@@ -2,7 +2,7 @@
  * Graphs are built once for each shape; a call that needs too much workspace is divided into groups
  * of heads.  The last part computes the blocks of memo_sp.h's attention over ranks.
  *
- * Shared by 13_cudnn_attention.cu, bench/cuda_chain.cu and the trainer (gpt/gpt_cudnn.cu).  Include
+ * Shared by 13_cudnn_attention.cu, bench/cuda_chain.cu and the trainer (gpt/kernels/cudnn.cu).  Include
  * memo_cuda.cuh first.  cudnn_graphs.h knows cudnn-frontend.  Knows nothing of layers. */
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H

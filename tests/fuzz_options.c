@@ -4,9 +4,7 @@
  * make fuzz runs it with clang's libFuzzer; tests/test_train_faults.c gives it random lines. */
 #ifndef FUZZ_REPLAY
 #include "gpt/memo.c"
-#define main train_gpt_main
-#include "gpt/train_gpt.c"
-#undef main
+#include "gpt_trainer_unit.h"
 #endif
 #include "fuzz.h"
 
@@ -59,7 +57,7 @@ static void fuzz_options(const uint8_t* data, size_t size) {
     while (size > 0 && argc < MOST_WORDS - 1) {
         const size_t used = fuzz_word(data, size, words[argc], MOST_BYTES);
         argv[argc] = words[argc];
-        const option* o = option_find(argv[argc], strlen(argv[argc]));
+        const train_option* o = option_find(argv[argc], strlen(argv[argc]));
         argc++;
         if (o && o->kind != OPTION_FLAG && size > 2) {
             snprintf(words[argc], MOST_BYTES, "%s", fuzz_value(data[2]));

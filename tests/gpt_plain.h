@@ -27,7 +27,7 @@ static double largest_difference(const gpt_real* a, const double* b, int64_t n) 
 /* ---- the model ----
  *
  * In double, one number after another, with the whole score matrix; nothing in common with
- * gpt_math.h but the function that draws a dropout mask.  Every number knows what it was made from,
+ * gpt/kernels/math.h but the function that draws a dropout mask.  Every number knows what it was made from,
  * so that gradients need no formulas: they go back from each number to its factors. */
 
 typedef struct origin { /* f of the sum of n products, whose factors lie so far apart */

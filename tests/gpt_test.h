@@ -3,9 +3,7 @@
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 
-#include "gpt/gpt_checkpoint.h"
-#include "gpt/gpt_generate.h"
-#include "gpt/gpt_kernels_host.h"
+#include "gpt_model_unit.h"
 #include "memo_plan.h"
 #include "memo_test.h"
 

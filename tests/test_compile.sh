@@ -247,7 +247,7 @@ paragraphs() {
         is_head && /\{$/ { is_inside = 1; is_head = n_empty = 0; n_comments = is_commented; first = FNR }
         !is_inside && !is_head { is_commented = /^(\/\/|\/\*| \*)/ || (/^template/ && is_commented) }
         END { if (n_long < 200) { print "only " n_long + 0 " long functions found"; bad = 1 } exit bad }' \
-        memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/gpt/*.[ch] examples/gpt/*.cu
+        memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/gpt/*.c examples/gpt/*/*.[ch] examples/gpt/*/*.cu
 }
 
 # What begins with memob_ is defined in memo.h, and another file uses each such function.  Bodies of row kernels are shared by

@@ -213,7 +213,7 @@ test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
     -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
-for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*.cu bench/*.cu; do
+for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
@@ -227,7 +227,7 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
             skip "$source compiles" "nccl.h is not installed; apt-get install libnccl-dev"
             continue
         } ;;
-    bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
+    bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */kernels/cuda.cu)
         has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"

@@ -36,7 +36,7 @@ host_flags="$host_flags -isystem $cuda -Wall -Wextra -Werror"
 builds_trainer() { # PROGRAM FLAGS...
     program=$folder/$1
     shift
-    ${CC:-cc} $host_flags "$@" -c examples/gpt/train_gpt.c -o "$program.o" &&
+    ${CC:-cc} $host_flags "$@" -r examples/gpt/*/*.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
             "$folder/capacities.o" "$folder/memo.o" "$program.o" -o "$program" -lpthread -lm
 }

@@ -7,9 +7,7 @@
 struct memo_device;
 static struct memo_device* test_device_around(struct memo_device* device);
 #define TRAIN_DEVICE_AROUND(device) test_device_around(device)
-#define main                        train_gpt_main
-#include "gpt/train_gpt.c"
-#undef main
+#include "gpt_trainer_unit.h"
 #define FUZZ_REPLAY
 #include "fuzz_options.c"
 #include "memo_test.h"

@@ -786,7 +786,7 @@ COUNTED(memo_session_plan, (const void* d, const void* profile, void** plan, voi
 COUNTED(memo_session_open, (const void* d, const void* plan, void** session, void* e), (d, plan, session, e))
 END
     # shellcheck disable=SC2046
-    ${CC:-cc} -std=c99 -O0 -I"$sources" -I"$sources/examples" "$sources/examples/gpt/train_gpt.c" counted.c \
+    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" -I"$sources/examples" "$sources"/examples/gpt/*/*.c counted.c \
         "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_measure,--wrap=memo_session_open,--wrap=memo_session_run \
         -o counted $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
     expect_calls '1 0 1' $tiny --policy keep

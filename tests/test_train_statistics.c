@@ -1,6 +1,6 @@
 /* test_train_statistics.c - what the trainer's comparison says: medians, spread, differences of
  * policies, and the order of their steps. */
-#include "gpt/train_statistics.h"
+#include "gpt/show/statistics.c"
 
 #include "memo_test.h"
 

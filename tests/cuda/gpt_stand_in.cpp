@@ -1,5 +1,5 @@
 /* gpt_stand_in.cpp - the CUDA kernels of the trainer for a machine without a GPU, to link with
- * train_gpt.c compiled with -DTRAIN_CUDA and gpt/memo.c: kernels run thread by thread on the CPU,
+ * the trainer compiled with -DTRAIN_CUDA and gpt/memo.c: kernels run thread by thread on the CPU,
  * on stand-ins for CUDA, cuBLASLt and cuDNN.  With -DMEMO_SP_NCCL also on one for NCCL. */
 #define MEMO_TEST_OWN_MAIN
 #include "emulated_grid.h"
@@ -15,6 +15,6 @@
 #include "../fake_nccl.h"
 #endif
 #include "fake_cublaslt.h"
-#include "gpt/gpt_kernels_cuda.cu"
+#include "gpt/kernels/cuda.cu"
 #define ATTENTION_SAMPLES 5 /* an emulated grid is slow */
-#include "gpt/gpt_cudnn.cu"
+#include "gpt/kernels/cudnn.cu"

@@ -11,8 +11,8 @@
 #include "fake_cublaslt.h"
 #define ATTENTION_SAMPLES    9
 #define ATTENTION_WARP_TERMS 8 /* so that several warps share a row of few */
-#include "gpt/gpt_kernels_cuda.cu"
-#include "gpt/gpt_cudnn.cu"
+#include "gpt/kernels/cuda.cu"
+#include "gpt/kernels/cudnn.cu"
 #define EXACT_ROWS 8 /* so that queries take several launches */
 #include "exact_attention.h"
 

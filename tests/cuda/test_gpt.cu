@@ -1,4 +1,4 @@
-/* The trainer's model with the kernels of gpt_kernels_cuda.cu: close to the host's, and bitwise
+/* The trainer's model with the kernels of gpt/kernels/cuda.cu: close to the host's, and bitwise
  * equal under every policy.  With a C++ compiler they run thread by thread on the CPU, on stand-ins
  * for CUDA, cuBLASLt and cuDNN.  With nvcc, -DTEST_CUDNN adds the tests with cuDNN. */
 #ifndef __CUDACC__
@@ -25,13 +25,13 @@
 #define GPT_CUDA_ELEMENTS ((int64_t)fake_lt_elements)
 enum { N_ELEMENTS = 13 * 64 };
 #endif
-#include "gpt/gpt_kernels_cuda.cu"
+#include "gpt/kernels/cuda.cu"
 #if !defined(__CUDACC__) || defined(TEST_CUDNN)
 #define HAS_CUDNN
 #ifndef __CUDACC__
 #define ATTENTION_SAMPLES 5 /* an emulated grid is slow */
 #endif
-#include "gpt/gpt_cudnn.cu"
+#include "gpt/kernels/cudnn.cu"
 #endif
 
 #include "../gpt_test.h"

@@ -1,0 +1,378 @@
+#include "gpt/kernels/host.h"
+
+#include "gpt/kernels/math.h"
+#include "gpt/kernels/threads.h"
+
+#if defined(GPT_BLAS) && !defined(GPT_BLAS_LINKED)
+__typeof__(cblas_sgemm)* gpt_blas_gemm;
+#endif
+
+#define GPT_REAL_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
+
+/* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
+ * for the gradient of a weight; elements. */
+enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
+
+/* ---- linear: y = x W^T ---- */
+
+/* Rounds n floats, which lie in scratch, to e4m3 and back. */
+static void gpt_round_e4m3(const void* pointer, int64_t n) {
+    float* x = (float*)(uintptr_t)pointer;
+    uint32_t bits, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    most = gpt_e4m3_exponent(most);
+    for (int64_t i = 0; i < n; i++) x[i] = gpt_e4m3_nearest(x[i], most);
+}
+
+/* Of whole rows: y from x, or in the backward dx from dy. */
+static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
+    const gpt_real* from = a->dx ? gpt_in(a->y, at * out) : gpt_in(a->x, at * in);
+    gpt_real* to = a->dx ? gpt_out(a->dx, at * in) : gpt_out(a->y, at * out);
+    const int64_t n_from = a->dx ? out : in, n_to = a->dx ? in : out;
+    const gpt_real old = a->dx && !a->is_first ? (gpt_real)1 : (gpt_real)0;
+    if (a->is_fp8) gpt_round_e4m3(from, (end - begin) * n_from);
+    gpt_gemm(0, !a->dx, end - begin, n_to, n_from, 1, from, n_from, gpt_in(a->weight, 0), in, old,
+             to, n_to);
+}
+/* Outputs [begin, end), of all rows. */
+static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t in = a->n_inputs;
+    gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), 1, gpt_in(a->y, begin), a->n_outputs,
+             gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
+}
+/* Rounds operands, which lie in scratch, after dW has read them. */
+static void gpt_linear_run(const gpt_linear_args* a) {
+    if (a->dweight) gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
+    if (a->dweight && !a->dx) return;
+    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs);
+    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
+}
+
+/* ---- norm ---- */
+
+static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
+                     gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
+}
+
+static void gpt_norm_backward_run(const gpt_norm_args* a) {
+    const gpt_real *weight = gpt_in(a->weight, 0), *rstds = gpt_in(a->rstd, 0);
+    gpt_real* dweight = gpt_out(a->dweight, 0);
+    int64_t c;
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
+        const gpt_real* x = gpt_in(a->x, row * a->hidden);
+        const gpt_real *dy = gpt_in(a->y, row * a->hidden), rstd = rstds[row];
+        gpt_real *dx = gpt_out(a->dx, row * a->hidden), lanes[GPT_LANES] = {0}, shrink;
+        for (c = 0; c + GPT_LANES <= a->hidden; c += GPT_LANES)
+            for (int j = 0; j < GPT_LANES; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+        for (int j = 0; c + j < a->hidden; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+        shrink = gpt_sum_lanes(lanes) / (gpt_real)a->hidden * rstd * rstd * rstd;
+        for (c = 0; c < a->hidden; c++) {
+            dweight[c] += dy[c] * x[c] * rstd;
+            dx[c] += dy[c] * weight[c] * rstd - x[c] * shrink;
+        }
+    }
+}
+
+/* ---- element by element: dropout, residual, GELU, SwiGLU, RoPE ---- */
+
+static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const gpt_dropout dropout = gpt_dropout_of(a);
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        const uint64_t key =
+            gpt_token_key(&dropout, a->values->first_token + a->token_numbers[row]);
+        const gpt_real *x = gpt_in(a->x, row * a->n_columns), *z = gpt_in(a->z, row * a->n_columns);
+        gpt_real* y = gpt_out(a->y, row * a->n_columns);
+        for (int64_t c = 0; c < a->n_columns; c++) {
+            const gpt_real mask = dropout.threshold ? gpt_mask(&dropout, key, c) : (gpt_real)1;
+            y[c] = a->z ? x[c] + mask * z[c] : x[c] * mask;
+        }
+    }
+}
+
+/* GELU, SwiGLU and their backward.  Row by row, so that an element's place in the loop never
+ * depends on the range of rows. */
+static void gpt_activation_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t n = a->n_columns;
+    const int64_t n_x = a->kind == GPT_KIND_SWIGLU ? 2 * n : n;
+    const int64_t n_y = a->kind == GPT_KIND_SWIGLU_BACKWARD ? 2 * n : n;
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        const gpt_real *x = gpt_in(a->x, row * n_x), *z = gpt_in(a->z, row * n_y);
+        gpt_real* y = gpt_out(a->y, row * n_y);
+        if (a->kind == GPT_KIND_GELU)
+            for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
+        else if (a->kind == GPT_KIND_GELU_BACKWARD)
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
+        else if (a->kind == GPT_KIND_SWIGLU)
+            for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
+        else
+            for (int64_t i = 0; i < n; i++) {
+                gpt_real up = z[2 * i], gate = z[2 * i + 1];
+                gpt_swiglu_slopes(&up, &gate, x[i]);
+                y[2 * i] = up;
+                y[2 * i + 1] = gate;
+            }
+    }
+}
+
+/* ---- attention ---- */
+
+/* A piece is a key-value head of a sequence, with its query heads. */
+static void gpt_attention_pieces(const void* pointer, int64_t piece, int64_t end) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    for (; piece < end; piece++)
+        (a->dout ? gpt_attention_backward : gpt_attention_forward)(a, piece / a->shape.n_kv_heads,
+                                                                   piece % a->shape.n_kv_heads);
+}
+
+/* ---- tokens: embedding, loss ---- */
+
+static void gpt_embedding_run(const gpt_tokens_args* a) {
+    for (int64_t row = 0; row < gpt_count(a->rows); row++)
+        memcpy(gpt_out(a->x, row * a->n_columns), gpt_in(a->table, a->tokens[row] * a->n_columns),
+               (size_t)a->n_columns * sizeof(gpt_real));
+}
+
+static void gpt_embedding_backward_run(const gpt_tokens_args* a) {
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
+        gpt_real* to = gpt_out(a->dtable, a->tokens[row] * a->n_columns);
+        for (int64_t c = 0; c < a->n_columns; c++) to[c] += *gpt_in(a->x, row * a->n_columns + c);
+    }
+}
+
+static void gpt_cross_entropy_run(const gpt_tokens_args* a) {
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
+        gpt_real* logits = gpt_out(a->x, row * a->n_columns);
+        if (a->token_numbers[row] < 0) { /* padding has no loss and therefore no gradient */
+            memset(logits, 0, (size_t)a->n_columns * sizeof(gpt_real));
+            a->losses[row] = 0;
+        } else {
+            a->losses[row] =
+                gpt_cross_entropy(logits, a->tokens[row], a->values->loss_scale, a->n_columns);
+        }
+    }
+}
+
+static void gpt_loss_run(const gpt_loss_args* a) {
+    double sum = 0;
+    for (int64_t i = 0; i < a->n; i++) sum += a->losses[i];
+    *a->loss += sum;
+}
+
+/* ---- sums, the optimizer ---- */
+
+static void gpt_add_run(const gpt_add_args* a) {
+    gpt_real* to = gpt_out(a->to, 0);
+    const gpt_real* from = gpt_in(a->from, 0);
+    for (int64_t i = 0; i < a->n; i++) to[i] += from[i];
+}
+
+static void gpt_squares_run(const gpt_squares_args* a) {
+    const gpt_real* x = gpt_in(a->x, 0);
+    int64_t i = 0;
+    for (; i + GPT_LANES <= a->n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
+    for (int j = 0; i + j < a->n; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
+}
+
+static void gpt_norm_total_run(const gpt_total_args* a) {
+    double sum = 0;
+    for (int j = 0; j < GPT_LANES; j++) sum += a->lanes[j];
+    *a->total += sum;
+    *a->vote = a->values->vote;
+    memset(a->lanes, 0, GPT_LANES * sizeof(double));
+}
+
+static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
+    gpt_adamw((const gpt_adamw_args*)pointer, begin, end);
+}
+static void gpt_adamw_run(const void* pointer) {
+    gpt_over(gpt_adamw_elements, pointer, 0, ((const gpt_adamw_args*)pointer)->n,
+             GPT_PIECE_ELEMENTS);
+}
+
+/* ---- initial values ---- */
+
+static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_initial_args* a = (const gpt_initial_args*)pointer;
+    for (int64_t i = begin; i < end; i++)
+        *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
+            a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
+}
+
+static void gpt_rope_table_run(const gpt_rope_table_args* a) {
+    for (int64_t i = 0; i < a->n_positions; i++) {
+        const int64_t token = a->token_numbers[i];
+        gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
+                     a->head_size);
+    }
+}
+
+/* ---- storage in bf16 ---------------------------------------------------------------------------
+ *
+ * With type BF16 an operation widens its operands into scratch, computes in float as above, and
+ * rounds what it wrote: an operation is rounded once, whatever it sums. */
+
+enum { GPT_WIDENED_MAX = 8 }; /* operands of an operation, each rounded up to 16 floats */
+
+/* Floats that the operations of a model widen at once: all operands of the largest one. */
+static int64_t gpt_widened_most(const gpt_shapes* shapes) {
+    const int64_t attention = 4 * (shapes->n_rows * shapes->hidden + shapes->n_keys);
+    /* The activation's backward: two operands as wide as up. */
+    const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
+    const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
+    int64_t most = attention > mlp ? attention : mlp;
+    if (most < loss) most = loss;
+    return most + shapes->largest_weight + 16 * GPT_WIDENED_MAX;
+}
+/* On the stream that adds and drops beside compute. */
+static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
+    return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_WIDENED_MAX;
+}
+
+/* ---- an operation --------------------------------------------------------------------------- */
+
+/* Threads share the rows, each of which is treated alone. */
+static void gpt_over_rows(gpt_work work, const void* args, gpt_rows rows) {
+    gpt_over(work, args, rows.begin, rows.end, GPT_PIECE_ROWS);
+}
+
+/* The arguments point to reals. */
+static void gpt_host_compute(const gpt_op* op) {
+    const gpt_norm_args* norm = &op->args.norm;
+    const gpt_elements_args* elements = &op->args.elements;
+    const gpt_rope_args* rope = &op->args.rope;
+    const gpt_attention_args* attention = &op->args.attention;
+    const gpt_initial_args* initial = &op->args.initial;
+
+    switch (op->kind) {
+    case GPT_KIND_LINEAR:
+    case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
+    case GPT_KIND_NORM: gpt_over_rows(gpt_norm_rows, norm, norm->rows); break;
+    case GPT_KIND_NORM_BACKWARD: gpt_norm_backward_run(norm); break;
+    case GPT_KIND_DROPOUT: gpt_over_rows(gpt_dropout_rows, elements, elements->rows); break;
+    case GPT_KIND_GELU:
+    case GPT_KIND_GELU_BACKWARD:
+    case GPT_KIND_SWIGLU:
+    case GPT_KIND_SWIGLU_BACKWARD:
+        gpt_over_rows(gpt_activation_rows, elements, elements->rows);
+        break;
+    case GPT_KIND_ROPE:
+        gpt_rope(gpt_out(rope->x, 0), gpt_in(rope->table, 0), rope->direction, rope->rows.begin,
+                 gpt_count(rope->rows), rope->sequence, rope->n_heads, rope->head_size);
+        break;
+    case GPT_KIND_ATTENTION:
+    case GPT_KIND_ATTENTION_BACKWARD:
+        gpt_over(gpt_attention_pieces, attention, 0, attention->batch * attention->shape.n_kv_heads,
+                 1);
+        break;
+    case GPT_KIND_EMBEDDING: gpt_embedding_run(&op->args.tokens); break;
+    case GPT_KIND_EMBEDDING_BACKWARD: gpt_embedding_backward_run(&op->args.tokens); break;
+    case GPT_KIND_CROSS_ENTROPY: gpt_cross_entropy_run(&op->args.tokens); break;
+    case GPT_KIND_LOSS: gpt_loss_run(&op->args.loss); break;
+    case GPT_KIND_ADD: gpt_add_run(&op->args.add); break;
+    case GPT_KIND_SQUARES: gpt_squares_run(&op->args.squares); break;
+    case GPT_KIND_NORM_TOTAL: gpt_norm_total_run(&op->args.total); break;
+    case GPT_KIND_ADAMW: gpt_adamw_run(&op->args.adamw); break;
+    case GPT_KIND_INITIAL:
+        gpt_over(gpt_initial_elements, initial, 0, initial->n, GPT_PIECE_ELEMENTS);
+        break;
+    case GPT_KIND_ROPE_TABLE: gpt_rope_table_run(&op->args.rope_table); break;
+    case GPT_N_KINDS: break;
+    }
+}
+
+/* An operation; it is copied at launch, and its size is limited. */
+typedef struct gpt_host_call {
+    gpt_op op;
+    float* scratch; /* for operands in bf16 */
+} gpt_host_call;
+
+typedef char gpt_host_call_fits[sizeof(gpt_host_call) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+
+static memo_status gpt_host_run(void* pointer, memo_error* error) {
+    gpt_host_call* call = (gpt_host_call*)pointer;
+    gpt_op* op = &call->op;
+    float *wide[GPT_OPERANDS_MAX], *next = call->scratch;
+    (void)error;
+
+    /* The arguments point to floats. */
+    for (int32_t o = 0; o < op->n_operands; o++) {
+        const gpt_operand* operand = &op->operands[o];
+        const uint16_t* stored = (const uint16_t*)operand->address;
+        wide[o] = next;
+        if (operand->type != MEMO_TYPE_BF16) continue;
+        memcpy((char*)op + operand->place, &next, sizeof next);
+        next += (operand->n + 15) / 16 * 16;
+        for (int64_t i = 0; i < operand->n && (operand->uses & GPT_READ); i++)
+            wide[o][i] = memo_f32_from_bf16(stored[i]);
+    }
+    gpt_host_compute(op);
+
+    for (int32_t o = 0; o < op->n_operands; o++) {
+        const gpt_operand* operand = &op->operands[o];
+        uint16_t* stored = (uint16_t*)(uintptr_t)operand->address;
+        if (operand->type != MEMO_TYPE_BF16 || !(operand->uses & GPT_WRITTEN)) continue;
+        for (int64_t i = 0; i < operand->n; i++) stored[i] = memo_bf16_from_f32(wide[o][i]);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_host_enqueue(void* context, memo_stream stream, const gpt_op* op,
+                                    memo_error* error) {
+    const gpt_host_kernels* host = (const gpt_host_kernels*)context;
+    gpt_host_call call;
+    memset(&call, 0, sizeof call);
+    call.op = *op;
+    call.scratch = stream == host->compute ? host->scratch : host->scratch_beside;
+    return memo_host_device_launch(host->device, stream, gpt_host_run, &call, (int64_t)sizeof call,
+                                   error);
+}
+
+static int64_t gpt_host_scratch_bytes(void* context, const gpt_shapes* shapes) {
+    (void)context;
+    return shapes->type == MEMO_TYPE_BF16
+               ? (gpt_widened_most(shapes) + gpt_widened_beside(shapes)) * (int64_t)sizeof(float)
+               : 0;
+}
+
+static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
+                                    void* scratch, memo_error* error) {
+    gpt_host_kernels* host = (gpt_host_kernels*)context;
+    if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.type: the host kernels are compiled for %s",
+                              GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+    if (shapes->head_size > GPT_ATTENTION_KEYS)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_shapes.head_size: %lld; at most %d would work",
+                              (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
+    host->compute = compute;
+    host->scratch = (float*)scratch;
+    if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);
+    return MEMO_STATUS_OK;
+}
+
+gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* device) {
+    gpt_kernels kernels = MEMO_ZERO(gpt_kernels);
+    memset(host, 0, sizeof *host);
+    host->device = host->attention.device = device;
+    kernels.context = host;
+    kernels.enqueue = gpt_host_enqueue;
+    kernels.scratch_bytes = gpt_host_scratch_bytes;
+    kernels.prepare = gpt_host_prepare;
+    kernels.update_on_host = gpt_adamw_run;
+    kernels.attention = memo_host_attention_functions(&host->attention);
+    return kernels;
+}

@@ -1,0 +1,626 @@
+/* math.h - the math of a small GPT: functions of elements and rows, each beside its backward,
+ * products, and attention on the host.
+ *
+ * The loops over rows are those of host.h and cuda.cu.  Any range of rows
+ * can be computed alone, at any time, in any order, and gives the same bits as the first time:
+ *
+ *   - the code, not the compiler, fixes the order of every sum;
+ *   - a row's result never depends on the rows beside it, except in a GEMM: for the same bits, a
+ * caller passes the same rows together, in fixed tiles;
+ *   - dropout has no state: a mask element is a function of seed, step, layer, site, token and
+ * column.
+ *
+ * Compile with -std=c99 or -ffp-contract=off: otherwise a compiler may fuse a product and a sum in
+ * one place and not in another.  The code calls fused multiply-add if it is faster.
+ *
+ *   GPT_DOUBLE   computes in double precision instead of float
+ *   GPT_BLAS     takes the GEMM from a CBLAS library instead of the one below; a program that loads
+ *                the library itself defines GPT_BLAS_GEMM
+ *
+ * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
+ * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
+#ifndef GPT_MATH_H
+#define GPT_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "gpt/kernels/kernels.h"
+
+#ifdef GPT_BLAS
+#include <cblas.h>
+#endif
+
+#ifdef GPT_DOUBLE
+typedef double gpt_real;
+#else
+typedef float gpt_real;
+#endif
+
+/* The trainer loads the library; tests link it. */
+#if defined(GPT_BLAS_LINKED) && defined(GPT_DOUBLE)
+#define GPT_BLAS_GEMM cblas_dgemm
+#elif defined(GPT_BLAS_LINKED)
+#define GPT_BLAS_GEMM cblas_sgemm
+#elif defined(GPT_BLAS)
+extern __typeof__(cblas_sgemm)* gpt_blas_gemm;
+#define GPT_BLAS_GEMM gpt_blas_gemm
+#endif
+
+/* a * b + c, rounded once if the processor has the instruction. */
+#if defined(GPT_DOUBLE) && defined(FP_FAST_FMA)
+#define GPT_FMA(a, b, c) fma(a, b, c)
+#elif !defined(GPT_DOUBLE) && defined(FP_FAST_FMAF)
+#define GPT_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define GPT_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+enum {
+    GPT_ATTENTION_TILE = 128, /* queries, and keys, of a tile of scores */
+    /* Elements of the keys in a tile of the backward: fewer keys if heads exceed 256 elements. */
+    GPT_ATTENTION_KEYS = 64 * 256,
+    /* Rows and columns whose sums are in registers; depth of a panel, which is on the stack. */
+    GPT_GEMM_M = 4,
+    GPT_GEMM_N = 128 / (int)sizeof(gpt_real),
+    GPT_GEMM_K = 128
+};
+
+GPT_INLINE gpt_real gpt_sqrt(gpt_real x) {
+#ifdef GPT_DOUBLE
+    return sqrt(x);
+#else
+    return sqrtf(x);
+#endif
+}
+
+/* Element i of an array of the kernels' types. */
+GPT_INLINE gpt_real gpt_load(const void* x, memo_type type, int64_t i) {
+    return type == MEMO_TYPE_BF16 ? (gpt_real)memo_f32_from_bf16(((const uint16_t*)x)[i])
+                                  : ((const gpt_real*)x)[i];
+}
+
+GPT_INLINE void gpt_store(void* x, memo_type type, int64_t i, gpt_real value) {
+    if (type == MEMO_TYPE_BF16)
+        ((uint16_t*)x)[i] = memo_bf16_from_f32((float)value);
+    else
+        ((gpt_real*)x)[i] = value;
+}
+
+/* ---- e4m3: numbers of 8 bits ----------------------------------------------------------------
+ *
+ * 3 bits after the first, and at most 448.  A tensor's numbers are divided by the power of 2 with
+ * which the largest is at most 448.  The smallest normal number is then 2^-14 of the largest
+ * power. */
+
+/* The exponent of the largest number of a tensor, as float's bits have it; most: the bits of that
+ * number. */
+GPT_INLINE uint32_t gpt_e4m3_exponent(uint32_t most) {
+    const uint32_t exponent = (most >> 23) + ((most & 0x7fffffu) > 0x600000u); /* 1.75 */
+    return exponent > 15 ? exponent : 15;
+}
+/* The power of 2 that divides the numbers: the exponent of the largest becomes 8.  NaN if a number
+ * is not finite.  Its inverse is a float too. */
+GPT_INLINE float gpt_e4m3_scale(uint32_t exponent) {
+    const uint32_t bits = exponent < 255 ? (exponent - 8) << 23 : 0x7fc00000u;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+/* The nearest number that e4m3 has, times the scale.  The last bit of 1.5 * 2^(e + 20) is
+ * 2^(e - 3). */
+GPT_INLINE float gpt_e4m3_nearest(float x, uint32_t exponent) {
+    const uint32_t least = (exponent - 14) << 23;
+    uint32_t bits;
+    float round;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0x7f800000u;
+    bits = ((bits > least ? bits : least) + (20u << 23)) | 0x400000u;
+    memcpy(&round, &bits, sizeof round);
+    return (x + round) - round;
+}
+/* The 8 bits of a number that is divided by the scale: sign, 4 bits of exponent, 3 bits. */
+GPT_INLINE uint8_t gpt_e4m3_code(float divided) {
+    const float nearest = gpt_e4m3_nearest(divided, 8 + 127);
+    uint32_t bits;
+    memcpy(&bits, &nearest, sizeof bits);
+    const uint32_t sign = bits >> 24 & 0x80, size = bits & 0x7fffffffu;
+    if (size >> 23 >= 127 - 6) return (uint8_t)(sign | ((size >> 20) - ((127 - 7) << 3)));
+    return (uint8_t)(sign | (uint32_t)(fabsf(nearest) * 512)); /* multiples of 2^-9 */
+}
+
+/* ---- sums, exponential --------------------------------------------------------------------- */
+
+static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
+    gpt_real sum = 0;
+    for (int i = 0; i < GPT_LANES; i++) sum += lanes[i];
+    return sum;
+}
+
+/* Returns the sum of a[i] * b[i].  Element i is added to lane i % GPT_LANES; then the lanes are
+ * added in order. */
+static inline gpt_real gpt_dot(const gpt_real* a, const gpt_real* b, int64_t n) {
+    gpt_real lanes[GPT_LANES] = {0};
+    int64_t i;
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+    for (int j = 0; i + j < n; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+    return gpt_sum_lanes(lanes);
+}
+
+static inline gpt_real gpt_sum(const gpt_real* a, int64_t n) {
+    gpt_real lanes[GPT_LANES] = {0};
+    int64_t i;
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] += a[i + j];
+    for (int j = 0; i + j < n; j++) lanes[j] += a[i + j];
+    return gpt_sum_lanes(lanes);
+}
+
+static inline gpt_real gpt_max(const gpt_real* a, int64_t n) {
+    gpt_real lanes[GPT_LANES], max;
+    int64_t i;
+    for (int j = 0; j < GPT_LANES; j++) lanes[j] = a[0];
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+    for (int j = 0; i + j < n; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+    max = lanes[0];
+    for (int j = 1; j < GPT_LANES; j++) max = lanes[j] > max ? lanes[j] : max;
+    return max;
+}
+
+/* e^x.  In float it is a polynomial that a compiler vectorizes, with a relative error up to 1.2e-7.
+ * It returns 0 below -87, -infinity included, and e^88 above 88. */
+#ifdef GPT_DOUBLE
+GPT_INLINE gpt_real gpt_exp(gpt_real x) { return exp(x); }
+#else
+GPT_INLINE gpt_real gpt_exp(gpt_real x) {
+    /* x = n ln 2 + r with |r| <= ln 2 / 2.  Adding 1.5 * 2^23 rounds to an integer, in the lowest
+     * bits of the sum. */
+    const float round = 12582912.0f;
+    float bounded = x > -87.0f ? x : -87.0f, shifted, n, r, p, power;
+    uint32_t bits;
+    bounded = bounded < 88.0f ? bounded : 88.0f;
+    shifted = GPT_FMA(bounded, 1.44269504f, round);
+    n = shifted - round;
+    r = GPT_FMA(n, -0.693359375f, bounded); /* ln 2 in two parts: n times the first is exact */
+    r = GPT_FMA(n, 2.12194440e-4f, r);
+    p = GPT_FMA(1.9875691500e-4f, r, 1.3981999507e-3f);
+    p = GPT_FMA(p, r, 8.3334519073e-3f);
+    p = GPT_FMA(p, r, 4.1665795894e-2f);
+    p = GPT_FMA(p, r, 1.6666665459e-1f);
+    p = GPT_FMA(p, r, 5.0000001201e-1f);
+    p = GPT_FMA(p * r, r, r) + 1.0f;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127u) << 23; /* 2^n: n + 127 in the exponent */
+    memcpy(&power, &bits, sizeof power);
+    return x < -87.0f ? 0.0f : p * power;
+}
+#endif
+
+/* e^x and x / y of activations and of a softmax: on a GPU by its approximate instructions, with
+ * relative errors near 1e-6 for |x| up to 20.  Beyond the range e^x is 0 or infinity, and x /
+ * infinity is 0. */
+GPT_INLINE gpt_real gpt_exp_fast(gpt_real x) {
+#ifdef __CUDA_ARCH__
+    gpt_real power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+    return power;
+#else
+    return gpt_exp(x);
+#endif
+}
+GPT_INLINE gpt_real gpt_divide_fast(gpt_real x, gpt_real y) {
+#ifdef __CUDA_ARCH__
+    return __fdividef(x, y);
+#else
+    return x / y;
+#endif
+}
+
+/* ---- random numbers: counters, no state ---------------------------------------------------- */
+
+/* As gpt_mix for 32 bits, which vectorizes on every processor. */
+GPT_INLINE uint32_t gpt_mix32(uint32_t z) {
+    z = (z ^ (z >> 16)) * 0x7feb352du;
+    z = (z ^ (z >> 15)) * 0x846ca68bu;
+    return z ^ (z >> 16);
+}
+
+/* Uniform in (0, 1), a function of key and counter. */
+GPT_INLINE double gpt_uniform(uint64_t key, uint64_t counter) {
+    return ((double)(gpt_mix(gpt_mix(key) ^ counter) >> 12) + 0.5) * (1.0 / 4503599627370496.0);
+}
+
+/* Standard normal (Box-Muller). */
+GPT_INLINE double gpt_normal(uint64_t key, uint64_t counter) {
+    const double two_pi = 6.283185307179586;
+    return sqrt(-2.0 * log(gpt_uniform(key, 2 * counter))) *
+           cos(two_pi * gpt_uniform(key, 2 * counter + 1));
+}
+
+/* Element i of a parameter whose standard deviation is std; 0: one. */
+GPT_INLINE double gpt_initial_value(uint64_t key, double std, int64_t i) {
+    return std > 0 ? std * gpt_normal(key, (uint64_t)i) : 1;
+}
+
+/* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
+GPT_INLINE uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
+    return gpt_mix(dropout->key ^ (uint64_t)token);
+}
+GPT_INLINE gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int64_t column) {
+    const uint32_t low = (uint32_t)token_key, high = (uint32_t)(token_key >> 32);
+    const uint32_t drawn = gpt_mix32(gpt_mix32(low + (uint32_t)column * 0x9e3779b9u) ^ high);
+    return drawn < dropout->threshold ? (gpt_real)0 : (gpt_real)dropout->scale;
+}
+
+/* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
+
+/* op(X) is X, or its transpose if is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n).  A
+ * leading dimension is the distance between two stored rows.  beta = 0 does not read C.  The same
+ * shapes and values give the same bits at any address. */
+GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, int64_t n,
+                           int64_t k, gpt_real alpha, const gpt_real* a, int64_t lda,
+                           const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
+                           int64_t ldc) {
+#ifdef GPT_BLAS
+    GPT_BLAS_GEMM(CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
+                  b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a,
+                  (int)lda, b, (int)ldb, beta, c, (int)ldc);
+#else
+    gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0}; /* of op(B): columns side by side */
+    const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
+    const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
+    for (int64_t j0 = 0; j0 < n; j0 += GPT_GEMM_N)
+        for (int64_t p0 = 0; p0 < k; p0 += GPT_GEMM_K) {
+            const int64_t width = gpt_min(n - j0, GPT_GEMM_N), depth = gpt_min(k - p0, GPT_GEMM_K);
+            const gpt_real old = p0 == 0 ? beta : 1;
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t p = 0; p < depth; p++)
+                    panel[p * GPT_GEMM_N + j] = b[(p0 + p) * b_row + (j0 + j) * b_column];
+
+            for (int64_t i = 0; i < m; i += GPT_GEMM_M) {
+                const int64_t height = gpt_min(m - i, GPT_GEMM_M);
+                gpt_real sums[GPT_GEMM_M][GPT_GEMM_N] = {{0}};
+                for (int64_t p = 0; p < depth; p++)
+                    for (int y = 0; y < GPT_GEMM_M; y++) {
+                        const gpt_real x = a[gpt_min(i + y, m - 1) * a_row + (p0 + p) * a_column];
+                        for (int j = 0; j < GPT_GEMM_N; j++)
+                            sums[y][j] = GPT_FMA(x, panel[p * GPT_GEMM_N + j], sums[y][j]);
+                    }
+                for (int64_t y = 0; y < height; y++)
+                    for (int64_t j = 0; j < width; j++) {
+                        gpt_real* to = c + (i + y) * ldc + j0 + j;
+                        *to = alpha * sums[y][j] + (old == 0 ? 0 : old * *to);
+                    }
+            }
+        }
+#endif
+}
+
+/* ---- root mean square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + epsilon) --- */
+
+/* mean: of the squares. */
+GPT_INLINE gpt_real gpt_rstd(gpt_real mean) { return (gpt_real)(1 / sqrt((double)mean + 1e-5)); }
+
+GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
+                                   gpt_real* rstd,         /* (rows) */
+                                   const gpt_real* x,      /* (rows, hidden) */
+                                   const gpt_real* weight, /* (hidden) */
+                                   int64_t n_rows, int64_t hidden) {
+    for (int64_t row = 0; row < n_rows; row++, x += hidden, y += hidden) {
+        const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
+        rstd[row] = gpt_rstd(mean);
+        for (int64_t column = 0; column < hidden; column++)
+            y[column] = x[column] * rstd[row] * weight[column];
+    }
+}
+
+/* ---- rotary position embedding ------------------------------------------------------------- */
+
+GPT_INLINE double gpt_rope_angle(int64_t position, int64_t j, int64_t head_size) {
+    return (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
+}
+
+/* The row of a position: head_size / 2 cosines of its angles, then their sines. */
+GPT_FUNCTION void gpt_rope_row(gpt_real* row, /* (head_size) */
+                               int64_t position, int64_t head_size) {
+    for (int64_t j = 0; j < head_size / 2; j++) {
+        const double angle = gpt_rope_angle(position, j, head_size);
+        row[j] = (gpt_real)cos(angle);
+        row[head_size / 2 + j] = (gpt_real)sin(angle);
+    }
+}
+
+GPT_INLINE void gpt_rope_pair(gpt_real* x, gpt_real* y, gpt_real cosine, gpt_real sine) {
+    const gpt_real a = *x, b = *y;
+    *x = a * cosine - b * sine;
+    *y = a * sine + b * cosine;
+}
+
+/* Rotates the pairs (j, j + head_size / 2) of every head in place.  Row r has position (first_row +
+ * r) % sequence.  direction 1: forward; -1: backward, which rotates the gradient back. */
+GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) */
+                           const gpt_real* table, /* (sequence, head_size) */
+                           int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
+                           int64_t n_heads, int64_t head_size) {
+    const int64_t n_pairs = head_size / 2;
+    for (int64_t row = 0; row < n_rows; row++) {
+        const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
+        const gpt_real* sine = cosine + n_pairs;
+        for (int64_t head = 0; head < n_heads; head++, x += head_size)
+            for (int64_t j = 0; j < n_pairs; j++)
+                gpt_rope_pair(&x[j], &x[n_pairs + j], cosine[j], (gpt_real)direction * sine[j]);
+    }
+}
+
+/* ---- causal attention in tiles ----------------------------------------------------------------
+ *
+ * A call does one key-value head with its query heads, of one sequence.  Scores exist a tile at
+ * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
+ * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
+
+/* Scores of a tile of queries against a tile of keys.  Scores of keys that a query does not see,
+ * and of columns that pad the tile, are -infinity. */
+static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_TILE) */
+                                 const gpt_real* q, int64_t q_stride, const gpt_real* k,
+                                 int64_t k_stride, int64_t first_query, int64_t n_queries,
+                                 int64_t first_key, int64_t n_keys,
+                                 const gpt_attention_shape* shape, const int64_t* begins) {
+    const int64_t head_size = shape->head_size;
+    int64_t column;
+    gpt_gemm(0, 1, n_queries, n_keys, head_size, (gpt_real)(1 / sqrt((double)head_size)), q,
+             q_stride, k, k_stride, 0, scores, GPT_ATTENTION_TILE);
+    for (int64_t row = 0; row < n_queries; row++) {
+        const int64_t first = gpt_first_key(shape, begins, first_query + row) - first_key;
+        for (column = 0; column < first && column < GPT_ATTENTION_TILE; column++)
+            scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
+        column = gpt_min(n_keys, first_query + row - first_key + 1);
+        if (column < 0) column = 0;
+        for (; column < GPT_ATTENTION_TILE; column++)
+            scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
+    }
+}
+
+/* The reals from an index on; these state what an argument points to. */
+static const gpt_real* gpt_in(const void* x, int64_t i) { return (const gpt_real*)x + i; }
+static gpt_real* gpt_out(void* x, int64_t i) { return (gpt_real*)x + i; }
+
+GPT_FUNCTION void gpt_attention_forward(const gpt_attention_args* a, int64_t sequence,
+                                        int64_t kv_head) {
+    enum { TILE = GPT_ATTENTION_TILE };
+    const gpt_attention_shape* shape = &a->shape;
+    const int64_t size = shape->head_size, stride = shape->n_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size, at = sequence * shape->sequence;
+    const int64_t group = shape->n_heads / shape->n_kv_heads;
+    const int64_t* begins = gpt_begins_at(a, sequence);
+    const gpt_real* q = gpt_in(a->q, at * stride);
+    const gpt_real* head_k = gpt_in(a->k, at * kv_stride + kv_head * size);
+    const gpt_real* head_v = gpt_in(a->v, at * kv_stride + kv_head * size);
+    gpt_real *out = gpt_out(a->out, at * stride), *lse = gpt_out(a->lse, at * shape->n_heads);
+    gpt_real scores[TILE * TILE], max[TILE], sum[TILE];
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        for (int64_t i = 0; i < shape->sequence - shape->first; i += TILE) {
+            const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
+            const int64_t begin = gpt_first_key(shape, begins, shape->first + i) / TILE * TILE;
+            gpt_real* tile_out = out + i * stride + head * size;
+            for (int64_t row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
+            for (int64_t row = 0; row < n_queries; row++) sum[row] = 0;
+
+            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it.  A
+             * row may see none of the first tiles. */
+            for (int64_t j = begin; j < shape->first + i + n_queries; j += TILE) {
+                const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
+                gpt_attention_scores(scores, q + i * stride + head * size, stride,
+                                     head_k + j * kv_stride, kv_stride, shape->first + i, n_queries,
+                                     j, n_keys, shape, begins);
+                for (int64_t row = 0; row < n_queries; row++) {
+                    gpt_real* s = scores + row * TILE;
+                    const gpt_real tile_max = gpt_max(s, TILE);
+                    const gpt_real new_max = tile_max > max[row] ? tile_max : max[row];
+                    const gpt_real largest = new_max > -(gpt_real)INFINITY ? new_max : 0;
+                    const gpt_real shrink = gpt_exp(max[row] - largest);
+                    for (int64_t column = 0; column < TILE; column++)
+                        s[column] = gpt_exp(s[column] - largest);
+                    max[row] = new_max;
+                    sum[row] = sum[row] * shrink + gpt_sum(s, TILE);
+                    for (int64_t column = 0; column < size && j > begin; column++)
+                        tile_out[row * stride + column] *= shrink;
+                }
+                gpt_gemm(0, 0, n_queries, size, n_keys, 1, scores, TILE, head_v + j * kv_stride,
+                         kv_stride, j > begin ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
+            }
+
+            for (int64_t row = 0; row < n_queries; row++) {
+                for (int64_t column = 0; column < size; column++)
+                    tile_out[row * stride + column] /= sum[row];
+                lse[(i + row) * shape->n_heads + head] = max[row] + (gpt_real)log((double)sum[row]);
+            }
+        }
+    }
+}
+
+/* dk may be k and dv may be v, unless shape->sums: tiles of k and v are copied before. */
+GPT_FUNCTION void gpt_attention_backward(const gpt_attention_args* a, int64_t sequence,
+                                         int64_t kv_head) {
+    enum { TILE = GPT_ATTENTION_TILE };
+    const gpt_attention_shape* shape = &a->shape;
+    const int64_t size = shape->head_size, stride = shape->n_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size, begin = sequence * shape->sequence;
+    const int64_t* begins = gpt_begins_at(a, sequence);
+    const gpt_real *q = gpt_in(a->q, begin * stride), *dout = gpt_in(a->dout, begin * stride);
+    const gpt_real *k = gpt_in(a->k, begin * kv_stride), *v = gpt_in(a->v, begin * kv_stride);
+    const gpt_real* out = gpt_in(a->out, begin * stride);
+    const gpt_real* lse = gpt_in(a->lse, begin * shape->n_heads);
+    gpt_real *dq = gpt_out(a->dq, begin * stride),
+             *delta = gpt_out(a->delta, begin * shape->n_heads);
+    gpt_real *dk = gpt_out(a->dk, begin * kv_stride), *dv = gpt_out(a->dv, begin * kv_stride);
+    const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
+    const int64_t group = shape->n_heads / shape->n_kv_heads, kv_offset = kv_head * size;
+    const int64_t key_tile = gpt_min(TILE, GPT_ATTENTION_KEYS / size);
+    gpt_real p[TILE * TILE], ds[TILE * TILE];
+    gpt_real keys[GPT_ATTENTION_KEYS], values[GPT_ATTENTION_KEYS]; /* copies of a tile */
+
+    /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
+    for (int64_t row = 0; row < shape->sequence - shape->first; row++)
+        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+            const int64_t at = row * stride + head * size;
+            memset(dq + at, 0, (size_t)size * sizeof *dq);
+            delta[row * shape->n_heads + head] = gpt_dot(dout + at, out + at, size);
+        }
+
+    /* Tiles of keys, each with the tiles of queries that see it. */
+    for (int64_t j = 0; j < shape->sequence; j += key_tile) {
+        const int64_t n_keys = gpt_min(shape->sequence - j, key_tile);
+        const int64_t kv = j * kv_stride + kv_offset,
+                      first = j > shape->first ? j - shape->first : 0;
+        for (int64_t row = 0; row < n_keys; row++) {
+            const int64_t at = kv + row * kv_stride;
+            memcpy(keys + row * size, k + at, (size_t)size * sizeof *k);
+            memcpy(values + row * size, v + at, (size_t)size * sizeof *v);
+            if (shape->adds) continue;
+            memset(dk + at, 0, (size_t)size * sizeof *dk);
+            memset(dv + at, 0, (size_t)size * sizeof *dv);
+        }
+
+        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+            for (int64_t i = first / TILE * TILE; i < shape->sequence - shape->first; i += TILE) {
+                const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
+                const int64_t at = i * stride + head * size;
+                /* Later queries see none of these keys either. */
+                if (gpt_first_key(shape, begins, shape->first + i) >= j + n_keys) break;
+                gpt_attention_scores(p, q + at, stride, keys, size, shape->first + i, n_queries, j,
+                                     n_keys, shape, begins);
+                gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, values, size, 0, ds,
+                         TILE); /* dP */
+                for (int64_t row = 0; row < n_queries; row++) {
+                    const int64_t r = (i + row) * shape->n_heads + head;
+                    for (int64_t column = 0; column < n_keys; column++) {
+                        const int64_t c = row * TILE + column;
+                        p[c] = gpt_exp(p[c] - lse[r]);
+                        ds[c] = p[c] * (ds[c] - delta[r]);
+                    }
+                }
+
+                gpt_gemm(1, 0, n_keys, size, n_queries, 1, p, TILE, dout + at, stride, 1, dv + kv,
+                         kv_stride);
+                gpt_gemm(0, 0, n_queries, size, n_keys, scale, ds, TILE, keys, size, 1, dq + at,
+                         stride);
+                gpt_gemm(1, 0, n_keys, size, n_queries, scale, ds, TILE, q + at, stride, 1, dk + kv,
+                         kv_stride);
+            }
+    }
+}
+
+/* ---- GELU, tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) ------------- */
+
+/* 1 + exp(-2 u) */
+GPT_INLINE gpt_real gpt_gelu_divisor(gpt_real x) {
+    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715; /* -2 sqrt(2 / pi) */
+    return 1 + gpt_exp_fast(a * x * (1 + b * x * x));
+}
+GPT_INLINE gpt_real gpt_gelu(gpt_real x) { return gpt_divide_fast(x, gpt_gelu_divisor(x)); }
+GPT_INLINE gpt_real gpt_gelu_slope(gpt_real x) {
+    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715;
+    const gpt_real s = gpt_divide_fast(1, gpt_gelu_divisor(x));
+    return s - x * s * (1 - s) * a * (1 + 3 * b * x * x);
+}
+
+/* ---- SwiGLU: up * silu(gate), silu(x) = x / (1 + exp(-x)) (Shazeer 2020) ------------------- */
+
+GPT_INLINE gpt_real gpt_sigmoid(gpt_real x) { return gpt_divide_fast(1, 1 + gpt_exp_fast(-x)); }
+GPT_INLINE gpt_real gpt_swiglu(gpt_real up, gpt_real gate) { return up * gate * gpt_sigmoid(gate); }
+/* Replaces up and gate by the gradients of both. */
+GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
+    const gpt_real s = gpt_sigmoid(*gate), d_up = dy * *gate * s;
+    *gate = dy * *up * s * (1 + *gate * (1 - s));
+    *up = d_up;
+}
+
+/* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
+
+/* Replaces a row's logits by scale * d(loss) / d(logits).  Returns scale * loss, in nats. */
+GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
+                                      int32_t target, double scale, int64_t n_columns) {
+    const gpt_real max = gpt_max(logits, n_columns), at_target = logits[target];
+    for (int64_t column = 0; column < n_columns; column++)
+        logits[column] = gpt_exp(logits[column] - max);
+    gpt_real sum = gpt_sum(logits, n_columns);
+    gpt_real factor = (gpt_real)(scale / (double)sum);
+    for (int64_t column = 0; column < n_columns; column++) logits[column] *= factor;
+    logits[target] -= (gpt_real)scale;
+    return scale * (log((double)sum) + (double)max - (double)at_target);
+}
+
+/* ---- the optimizer ------------------------------------------------------------------------- */
+
+/* The factors of an update.  The gradient is first multiplied by scale. */
+typedef struct gpt_adamw_factors {
+    gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
+    uint64_t key; /* of rounding moments */
+} gpt_adamw_factors;
+
+GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
+    const gpt_adamw_desc* desc = &a->values->adamw;
+    const double norm = sqrt(*a->squares), clip = a->values->clip; /* 0: no limit */
+    gpt_adamw_factors f;
+    f.beta1 = (gpt_real)desc->beta1;
+    f.beta2 = (gpt_real)desc->beta2;
+    f.scale = clip > 0 && norm > clip ? (gpt_real)(clip / norm) : 1;
+    f.epsilon = (gpt_real)desc->epsilon;
+    f.decay = a->decays ? (gpt_real)(desc->learning_rate * desc->weight_decay) : 0;
+    f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
+    f.correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    f.key = gpt_mix(gpt_mix(a->rounding.seed) ^ (uint64_t)desc->update);
+    return f;
+}
+
+/* Rounds to one of the two nearest bf16 numbers, to the larger one for more of the values of
+ * `random` the nearer it is: the mean over all 65536 is the value itself. */
+GPT_INLINE uint16_t gpt_bf16_rounded(float value, uint32_t random) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return memo_bf16_from_f32(value); /* not finite */
+    return (uint16_t)((bits + (random & 0xffffu)) >> 16);
+}
+/* The value that a moment of type `states` keeps. */
+GPT_INLINE gpt_real gpt_moment_rounded(memo_type states, gpt_real value, uint32_t random) {
+    if (states != MEMO_TYPE_BF16) return value;
+    return (gpt_real)memo_f32_from_bf16(gpt_bf16_rounded((float)value, random));
+}
+
+/* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments
+ * are of type `states`, and rounded to it after the update.  Rounding to the nearest bf16 would
+ * lose a change below 1/512 of a moment, which the second one's change per update usually is: it
+ * would never decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a
+ * function of seed, update and number: every policy and every split of the optimizer gives the
+ * same. */
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_real* moment2,
+                                  memo_type states, gpt_real gradient, int64_t number,
+                                  const gpt_adamw_factors* f) {
+    const gpt_real g = gradient * f->scale;
+    const gpt_real m = f->beta1 * *moment1 + (1 - f->beta1) * g;
+    const gpt_real v = f->beta2 * *moment2 + (1 - f->beta2) * g * g;
+    const uint64_t random = states == MEMO_TYPE_BF16 ? gpt_mix(f->key ^ (uint64_t)number) : 0;
+    *moment1 = gpt_moment_rounded(states, m, (uint32_t)random);
+    *moment2 = gpt_moment_rounded(states, v, (uint32_t)(random >> 32));
+    *parameter -= f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * *parameter;
+}
+
+/* Elements [begin, end). */
+GPT_FUNCTION void gpt_adamw(const gpt_adamw_args* a, int64_t begin, int64_t end) {
+    const gpt_adamw_factors f = gpt_adamw_factors_of(a);
+    gpt_real* parameters = gpt_out(a->parameters, 0);
+    for (int64_t i = begin; i < end; i++) {
+        gpt_real m = gpt_load(a->moments1, a->states, i), v = gpt_load(a->moments2, a->states, i);
+        gpt_adamw_element(&parameters[i], &m, &v, a->states, *gpt_in(a->gradients, i),
+                          a->rounding.first + i, &f);
+        gpt_store(a->moments1, a->states, i, m);
+        gpt_store(a->moments2, a->states, i, v);
+    }
+    for (int64_t i = begin; i < end && a->weights; i++)
+        gpt_store(a->weights, MEMO_TYPE_BF16, i, parameters[i]);
+}
+
+#endif

@@ -1,0 +1,218 @@
+#include "gpt/model/check.h"
+
+#include "gpt/model/layout.h"
+
+memo_status gpt_no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
+/* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a
+ * GEMM an int. */
+static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
+    const struct {
+        const char* name;
+        int64_t value, low, high;
+    } ranges[] = {{"--layers", c->n_layers, 1, 1 << 16},
+                  {"--hidden", c->hidden, 1, 1 << 18},
+                  {"--heads", c->n_heads, 1, 1 << 18},
+                  {"--kv-heads", c->n_kv_heads, 1, 1 << 18},
+                  {"--batch", c->batch, 1, (int64_t)1 << 36},
+                  {"--seq", c->sequence, 1, ((int64_t)1 << 36) / (c->batch > 0 ? c->batch : 1)},
+                  {"--tile", c->tile_rows, 1, 1 << 28},
+                  {"--mlp-rows", c->mlp_rows, 0, 1 << 28},
+                  {"--mlp-columns", c->mlp_columns, 0, 1 << 20},
+                  {"--slice-rows", c->slice_rows, 0, (int64_t)1 << 36},
+                  {"--window", c->window, 0, (int64_t)1 << 36},
+                  {"--documents", c->documents, 0, 1 << 20},
+                  {"--vocabulary", c->vocabulary, 0, 1 << 24},
+                  {"--data", c->data, 0, 1 << 16},
+                  {"--ring", c->ring, 0, 1 << 16},
+                  {"--ulysses", c->ulysses, 0, 1 << 16},
+                  {"--tensor", c->tensor, 0, 1 << 16},
+                  {"--sub-batches", c->sub_batches, 0, 1000},
+                  {"--zero", c->zero, 0, 2}};
+
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
+            return gpt_invalid(error, "%s %lld: not a whole number from %lld to %lld",
+                               ranges[i].name, (long long)ranges[i].value, (long long)ranges[i].low,
+                               (long long)ranges[i].high);
+
+    if (!(c->dropout >= 0 && c->dropout < 1))
+        return gpt_invalid(error, "--dropout %g: not a number from 0 to below 1", c->dropout);
+    if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
+        return gpt_invalid(error, "--states: not F32 or BF16 (%d)", (int)c->states);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
+    const int32_t hidden = c->hidden, heads = c->n_heads;
+    if (hidden % heads)
+        return gpt_invalid(error,
+                           "--hidden %d is not a multiple of --heads %d; --hidden %d would be",
+                           hidden, heads, (hidden / (2 * heads) + 1) * 2 * heads);
+    if (hidden / heads % 2)
+        return gpt_invalid(error,
+                           "--hidden %d over --heads %d makes heads of %d, and rotary positions "
+                           "need an even size; --hidden %d would do",
+                           hidden, heads, hidden / heads, hidden + heads);
+    if (heads % c->n_kv_heads)
+        return gpt_invalid(error,
+                           "--heads %d is not a multiple of --kv-heads %d; each key-value head "
+                           "serves equally many heads",
+                           heads, c->n_kv_heads);
+
+    if (c->is_fp8 && c->n_layers < 3)
+        return gpt_invalid(error,
+                           "--type fp8 leaves the first and the last of --layers %d in bf16; "
+                           "--layers 3 or --type bf16 would work",
+                           c->n_layers);
+    if (16.0 * 16 * c->n_layers * hidden *
+            ((double)c->sequence * (double)c->batch + 12.0 * hidden) >
+        1e18)
+        return gpt_invalid(error, "this model needs more than 10^18 bytes; try fewer --layers, a "
+                                  "smaller --hidden, --batch or --seq");
+    return MEMO_STATUS_OK;
+}
+
+/* Returns the largest number up to n that divides both. */
+static int64_t gpt_common_divisor(int64_t n, int64_t a, int64_t b) {
+    while (a % n || b % n) n--;
+    return n;
+}
+
+/* Data ranks, and the ranks of a sequence.  Each of these needs a token, in zigzag two. */
+static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
+    const int32_t data = gpt_degree(c->data), ring = gpt_degree(c->ring);
+    const int32_t ulysses = gpt_degree(c->ulysses), head_size = c->hidden / c->n_heads;
+    const int64_t least = (int64_t)ring * ulysses * (ring > 1 ? 2 : 1);
+
+    if ((double)data * ring * ulysses > 1 << 16)
+        return gpt_invalid(error, "--data %d x --ring %d x --ulysses %d: at most 2^16 would work",
+                           data, ring, ulysses);
+    if (c->batch % data)
+        return gpt_invalid(error, "--batch %lld cannot be divided by --data %d; --batch %lld can",
+                           (long long)c->batch, data, (long long)((c->batch / data + 1) * data));
+
+    if (ulysses > c->n_heads) {
+        const int32_t n = (int32_t)gpt_common_divisor(c->n_heads, ulysses, 0);
+        return gpt_invalid(error,
+                           "--ulysses %d splits --heads %d, and leaves ranks without any; "
+                           "--ulysses %d --ring %d would do",
+                           ulysses, c->n_heads, n, ring * (ulysses / n));
+    }
+    if (c->sequence < least)
+        return gpt_invalid(error,
+                           "--seq %lld leaves ranks of --ring %d x --ulysses %d without tokens; "
+                           "--seq %lld would do",
+                           (long long)c->sequence, ring, ulysses, (long long)least);
+
+    if (ring * ulysses > 1 && c->type == MEMO_TYPE_F64)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "attention over ranks does not take f64");
+    if (ring * ulysses > 1 && head_size > MEMO_HOST_ATTENTION_HEAD_SIZE)
+        return gpt_invalid(
+            error, "heads of %d: attention over ranks takes %d at most; --heads %d would do",
+            head_size, MEMO_HOST_ATTENTION_HEAD_SIZE, c->hidden / 2);
+    return MEMO_STATUS_OK;
+}
+
+/* Tensor ranks of one degree, and parts of a micro-batch.  Key and value heads are not copied to
+ * more ranks: a rank without its own head would have to sum another rank's gradient. */
+static memo_status gpt_check_tensor(const gpt_config* c, memo_error* error) {
+    const int32_t tensor = gpt_degree(c->tensor), subs = gpt_degree(c->sub_batches);
+    const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);
+    const int64_t n_sequences = c->batch / gpt_degree(c->data);
+
+    if (c->n_heads % tensor || c->n_kv_heads % tensor)
+        return gpt_invalid(error,
+                           "--tensor %d cannot share %d heads with %d key-value heads evenly; "
+                           "--tensor %lld can",
+                           tensor, c->n_heads, c->n_kv_heads,
+                           (long long)gpt_common_divisor(tensor, c->n_heads, c->n_kv_heads));
+    if (gpt_wide(c) % tensor)
+        return gpt_invalid(error, "--mlp-columns %lld: a multiple of --tensor %d would work",
+                           (long long)gpt_wide(c), tensor);
+
+    if (gpt_degree(c->ulysses) > c->n_heads / tensor)
+        return gpt_invalid(error,
+                           "--ulysses %d splits the %d heads of a rank of --tensor %d, and "
+                           "leaves ranks without any; --ulysses %d would do",
+                           gpt_degree(c->ulysses), c->n_heads / tensor, tensor,
+                           c->n_heads / tensor);
+
+    if (n_sequences % subs && (n_sequences > 1 || n > 1 || subs > c->sequence))
+        return gpt_invalid(
+            error,
+            "--sub-batches %d does not divide the %lld sequence%s of a rank%s; --sub-batches "
+            "%lld does",
+            subs, (long long)n_sequences, n_sequences == 1 ? "" : "s",
+            n_sequences > 1 ? ""
+            : n > 1         ? ", and a sequence that ranks share is not split again"
+                            : ", nor are there as many tokens",
+            (long long)gpt_common_divisor(gpt_min(subs, n_sequences), n_sequences, 0));
+    return MEMO_STATUS_OK;
+}
+
+/* Degrees that differ. */
+static memo_status gpt_check_degrees(const gpt_config* c, memo_error* error) {
+    const int32_t tensor = gpt_degree(c->tensor);
+    for (int32_t block = 0; block < 2 * c->n_layers && c->degrees; block++) {
+        const int32_t degree = c->degrees[block];
+        if (degree < 1 || degree > tensor || (degree & (degree - 1)) || (tensor & (tensor - 1)) ||
+            tensor > 128)
+            return gpt_invalid(error,
+                               "--degrees: %d of block %d; powers of two up to --tensor %d, itself "
+                               "one and at most 128, would work",
+                               degree, block, tensor);
+    }
+    if (!gpt_is_mixed(c)) return MEMO_STATUS_OK;
+    int64_t unit =
+        (int64_t)gpt_degree(c->data) * gpt_degree(c->sub_batches) * (tensor / gpt_least_degree(c));
+    if (gpt_degree(c->ring) * gpt_degree(c->ulysses) > 1)
+        return gpt_invalid(error, "--degrees that differ spread whole sequences over ranks, but "
+                                  "--ring and --ulysses split them; --data works");
+    if (c->batch % unit)
+        return gpt_invalid(error,
+                           "--degrees spreads --batch %lld over groups of %d of --tensor %d ranks; "
+                           "--batch %lld could be",
+                           (long long)c->batch, gpt_least_degree(c), tensor,
+                           (long long)((c->batch / unit + 1) * unit));
+    return MEMO_STATUS_OK;
+}
+
+memo_status gpt_check_slices(const gpt_config* c, memo_error* error) {
+    const int64_t n_parts = gpt_n_slices(c) * gpt_degree(c->sub_batches);
+    const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);
+    if (c->slice_rows > 0 && c->slice_rows % c->tile_rows)
+        return gpt_invalid(error, "--slice-rows %lld: 0, or a multiple of --tile %lld, would work",
+                           (long long)c->slice_rows, (long long)c->tile_rows);
+    if (gpt_n_slices(c) == 1) return MEMO_STATUS_OK;
+    if (gpt_is_mixed(c))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "--slice-rows %lld: with mixed degrees; ranks of one degree would "
+                              "work, or --slice-rows 0",
+                              (long long)c->slice_rows);
+    if (n > 1 && (c->batch > gpt_degree(c->data) || c->documents ||
+                  !gpt_share_make(c, NULL).layout.slice_tokens))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "--slice-rows %lld: with --ring %d, --ulysses %d, --batch %lld, "
+                              "--documents %lld; one sequence for each --data rank, without "
+                              "documents, in slices of an even number of rows would work, or "
+                              "--slice-rows 0",
+                              (long long)c->slice_rows, gpt_degree(c->ring), gpt_degree(c->ulysses),
+                              (long long)c->batch, (long long)c->documents);
+    if (n_parts > GPT_RUNS_MAX)
+        return gpt_invalid(error, "--slice-rows %lld: %lld slices and parts; at most %d would work",
+                           (long long)c->slice_rows, (long long)n_parts, GPT_RUNS_MAX);
+    return MEMO_STATUS_OK;
+}
+
+memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
+    memo_status status = gpt_check_ranges(config, error);
+    if (!status) status = gpt_check_model(config, error);
+    if (!status) status = gpt_check_ranks(config, error);
+    if (!status) status = gpt_check_tensor(config, error);
+    if (!status) status = gpt_check_degrees(config, error);
+    return status ? status : gpt_check_slices(config, error);
+}

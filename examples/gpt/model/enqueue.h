@@ -1,0 +1,366 @@
+/* enqueue.h - the model's state, memory from its session, and its operations.
+ *
+ * For each operation, a function fills the arguments (kernels.h), announces which bytes are
+ * read and written, and enqueues it on the compute stream. */
+#ifndef GPT_ENQUEUE_H
+#define GPT_ENQUEUE_H
+
+#include "degree_comms.h"
+#include "gpt/model/layout.h"
+
+/* ---- the model ----------------------------------------------------------------------------- */
+
+/* Rows of a tensor, skeletal or not, side by side. */
+typedef struct gpt_array {
+    char* address; /* of row `begin`; NULL in a dry run */
+    int64_t begin, n_columns;
+    memo_type type;
+    int32_t is_taken; /* gpt_give frees it; otherwise it is memory of others */
+} gpt_array;
+
+enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
+enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the classifier */
+
+/* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
+ * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
+ * by which a rank has a part of each bucket. */
+enum {
+    GPT_WEIGHTS, /* of config.type */
+    GPT_MASTERS, /* sums, as the next; none if the weights are not rounded */
+    GPT_GRADIENTS,
+    GPT_MOMENTS1, /* of gpt_state_type */
+    GPT_MOMENTS2,
+    GPT_N_ARRAYS
+};
+enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
+
+/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
+typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
+
+/* State of a model that memo_blocks runs: tensor.h. */
+typedef struct gpt_tensor_state {
+    memo_blocks* blocks;
+    memo_comm* ranks; /* memo_mesh.tensor */
+    memo_comm sums;   /* the same, with sums over the rows that are read */
+    memo_comm* norms; /* the same ranks, for gradients of norms; NULL: one rank */
+    /* For degrees 2^a < 2^b: the ranks of the first, and the communicator to the second. */
+    degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
+    int32_t n_parts;
+    int32_t first_block;          /* of those that memo_blocks runs: 0, or the first of the layer */
+    gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
+    gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
+    int64_t sum_begin, sum_end;   /* operand of the next sum: elements of the part's buffer */
+    /* Memory that a block needs while it runs; each block starts its requests again. */
+    char* work;
+    int64_t work_bytes, work_used;
+    int is_in_block;
+    /* The block that was called last; its collective comes next. */
+    int32_t block, part;
+    int32_t direction; /* to the block that comes next: 1, -1 in the backward; 0: to none */
+} gpt_tensor_state;
+
+/* What updates on the host read: copies, in the order of the compute stream, because the next step
+ * begins meanwhile. */
+typedef struct gpt_handed_update {
+    gpt_update_values values;
+    double squares;
+} gpt_handed_update;
+
+struct gpt_model {
+    gpt_config config;
+    gpt_layout layout;
+    gpt_share share;
+    memo_comm* gradient;           /* over gpt_n_ranks ranks; NULL: one rank */
+    memo_stream sums;              /* of gradients over these and tensor ranks; NULL: one rank */
+    memo_event computed, summed;   /* before and after the latest sum */
+    int64_t n_micro_batches;       /* of a step; 0: unknown */
+    int32_t zero;                  /* config.zero, 0 on one rank */
+    memo_sp_attention** attention; /* (slices), over the ranks of a sequence; NULL: one rank */
+    memo_mask* masks;              /* (sequences) */
+    memo_exchange** exchanges;     /* see gpt_exchange; NULL: as attention */
+    int64_t most_slices; /* gpt_desc.most_slices, if the session chooses; 0: it does not */
+    int64_t n_rows, n_slices, slice_rows;
+    gpt_rows open;                 /* rows of the current slice */
+    int32_t shares_keys;           /* as gpt_shares_keys */
+    gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
+    int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
+    int32_t is_in_session;         /* a function of the session runs: setup or step */
+
+    gpt_kernels kernels;
+    memo_device device;
+    memo_stream compute;
+    memo_session* session;
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+    void* agree_user;
+    const memo_mesh* mesh;
+    int32_t is_measured;                /* while the session measures */
+    memo_tensor tensors[GPT_N_TENSORS]; /* for the session, as the states */
+    memo_state states[GPT_N_STATES];
+    int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
+    gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
+    gpt_tensor_state tensor;
+    gpt_pass pass;
+
+    /* On the device, beside the states of the session. */
+    char* rope;                /* (local tokens, head size), sums */
+    int64_t* token_numbers;    /* (rows), as gpt_token_of */
+    double* losses;            /* (rows), of this micro-batch */
+    double* totals;            /* (gpt_n_totals), of this step */
+    gpt_update_values* update; /* of this step */
+    /* zero 2: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
+     * classifier; those of the bucket before, whose sum is under way. */
+    gpt_array buckets[GPT_N_PLACES], summed_bucket;
+    int32_t has_summed_bucket;
+    int32_t streams; /* states leave the device: gradients are complete before their layer ends */
+    int32_t updates_on_host;
+    int32_t defers;     /* the update of a layer is in its next forward */
+    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t has_last;   /* it is enqueued */
+    int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
+    /* In pinned host memory. */
+    double* host_totals;
+    gpt_update_values* host_update;
+    gpt_handed_update* handed;
+    char* staging; /* (places, gpt_batch_bytes): micro-batches on their way to the device */
+
+    int64_t n_updates, first_update; /* of this model; the first one that this program runs */
+    int64_t n_staged;                /* micro-batches in the staging buffer since the latest wait */
+    void* graph;                     /* of a step; NULL: not captured */
+    int32_t is_graph;                /* steps are staged, and then run as a graph */
+    /* State of the current micro-batch. */
+    int64_t place;                  /* in the staging buffer */
+    const gpt_batch_values* values; /* on the device */
+    const int64_t* begins;          /* on the device, of documents; NULL: none */
+    char phase[32];                 /* "forward 3", for the names of operations */
+
+    /* The first failure of the current call.  Every later operation does nothing, so callers check
+     * it once, at the end. */
+    memo_status status;
+    memo_error error;
+};
+
+/* The status of a call, unless one before has failed; and of one that a dry run leaves out. */
+#define GPT_TRY(model, call)                                                                       \
+    do {                                                                                           \
+        if (!(model)->status) (model)->status = (call);                                            \
+    } while (0)
+#define GPT_DO(model, call)                                                                        \
+    do {                                                                                           \
+        if (!gpt_is_idle(model)) (model)->status = (call);                                         \
+    } while (0)
+
+enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
+
+/* Totals of a step.  The sum of squares of the gradient is the last that ranks sum: not if every
+ * rank has the whole gradient. */
+enum {
+    GPT_TOTAL_LOSS,
+    GPT_TOTAL_VOTES,
+    GPT_TOTAL_SQUARES,
+    GPT_N_SUMMED,                  /* the host reads those before */
+    GPT_TOTAL_LANES = GPT_N_SUMMED /* (parts, GPT_LANES): of squares */
+};
+
+/* A dry run only requests memory.  After a failure, of the model or of the session, nothing more is
+ * enqueued.  Between micro-batches the session may still have the error of the one before. */
+int gpt_is_idle(const gpt_model* model);
+
+memo_status gpt_finish(gpt_model* model, memo_error* error);
+
+/* Bracket a function of the session, which gets the first failure. */
+void gpt_enter_session(gpt_model* model, memo_session* session);
+void gpt_leave_session(gpt_model* model);
+
+/* Bytes of n elements: of activations and weights; of what is summed. */
+int64_t gpt_n_bytes(const gpt_model* model, int64_t n);
+int64_t gpt_sum_bytes(const gpt_model* model, int64_t n);
+
+/* The weights are rounded copies of master weights. */
+int gpt_has_masters(const gpt_config* config);
+
+/* ---- micro-batches on their way to the device ------------------------------------------------ */
+
+enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_values, of totals */
+
+/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on
+ * the device, and in the staging buffer. */
+int64_t gpt_batch_bytes(const gpt_config* config);
+int64_t* gpt_begins_of(void* batch, int64_t n_rows);
+int32_t* gpt_tokens_of(void* batch);
+
+/* Places of the staging buffer. */
+int64_t gpt_n_places(int64_t n_micro_batches);
+int64_t gpt_places_bytes(const gpt_config* config, int64_t n_micro_batches);
+gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place);
+
+/* ---- parameters, gradients, optimizer: states of the session ------------------------------- */
+
+int64_t gpt_n_buckets(const gpt_config* config);
+int gpt_bucket_place(const gpt_model* model, int64_t bucket);
+int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket);
+
+/* The bucket with parameter i. */
+int64_t gpt_bucket_of(const gpt_model* model, int64_t i);
+
+/* The first tensor of a bucket, as in gpt_parameter_at. */
+int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket);
+
+int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n);
+
+/* The parameters of a bucket. */
+gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket);
+
+/* A rank's part of them. */
+gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank);
+
+/* What an array has of a bucket on this rank: all, or this rank's part. */
+gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket);
+
+/* In a dry run there is no address. */
+char* gpt_offset(const void* address, int64_t n_bytes);
+
+/* Where parameter i lies in an array: on the device while its layer is open, or on the host. */
+char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i);
+char* gpt_address(const gpt_model* model, int array, int64_t i);
+char* gpt_weight(const gpt_model* model, int64_t i);
+
+/* The array of the weights in full precision. */
+int gpt_full_weights(const gpt_model* model);
+
+void gpt_synchronize(gpt_model* model);
+
+/* Copies parameters [rows) of an array to memory of the caller, or from there, between two steps.
+ * This rank has them. */
+void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host);
+
+/* The table of states for the session. */
+void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]);
+
+/* ---- waits, and the kind of ranks ---- */
+
+/* Several ranks hold each sequence. */
+int gpt_is_over_ranks(const gpt_model* model);
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Requests rows of a tensor; they live until gpt_give. */
+gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type);
+gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns);
+gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns);
+
+void gpt_give(gpt_model* model, gpt_array x);
+
+/* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
+ * mark names the memory in the picture of the plan. */
+void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes);
+
+/* phase: forward, recompute or backward. */
+void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase);
+
+/* ---- operations: their operands, announced and enqueued -------------------------------------- */
+
+char* gpt_at(gpt_array x, int64_t row);
+int64_t gpt_bytes(gpt_array x, gpt_rows rows);
+void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place, const void* address,
+                  int64_t n);
+
+/* An operation that reads a range and writes another, such as a collective. */
+void gpt_announce_ranges(gpt_model* model, const char* what, const void* from, int64_t from_bytes,
+                         const void* to, int64_t to_bytes);
+
+/* Enqueues an operation, unless it has no rows.  A pass of weights alone has products only: the
+ * pass of inputs has done the others. */
+void gpt_launch(gpt_model* model, const gpt_op* op);
+
+/* Sets bytes to zero. */
+void gpt_clear(gpt_model* model, void* address, int64_t n_bytes);
+
+void gpt_copy(gpt_model* model, memo_copy_kind kind, void* to, const void* from, int64_t n_bytes);
+
+/* Between sums and numbers of the model's type, in one of the directions. */
+void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* from, memo_type from_type,
+              int64_t n);
+
+/* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
+char* gpt_gradient(const gpt_model* model, int64_t i);
+
+/* ---- linear: y = x W^T ---------------------------------------------------------------------- */
+
+void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows);
+
+void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
+                     gpt_array x, int is_first, gpt_rows rows);
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+/* dx: of the backward, in which y is dy; NULL: the forward. */
+void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_array y,
+              gpt_array rstd, gpt_array x, gpt_rows rows);
+
+/* ---- element by element: dropout, residual, activation; RoPE --------------------------------- */
+
+void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y, gpt_array x,
+                  const gpt_array* z, gpt_rows rows);
+
+/* y = dropout(x), or x + dropout(z). */
+void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
+                       const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows);
+
+/* In place. */
+void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t direction,
+                   gpt_rows rows);
+
+/* ---- attention over the ranks that hold a sequence ------------------------------------------- */
+
+memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share, int64_t slice);
+
+/* The most that any rank needs, so that all ranks have one plan; 0 if no sequence is split. */
+int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share);
+
+/* Every call of attention of a rank's step: of each slice and part, in each degree. */
+gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
+                                   const gpt_share* share);
+int64_t gpt_n_exchanges(const gpt_model* model);
+
+/* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer,
+ * which keeps them until the stream has passed. */
+void gpt_make_exchanges(gpt_model* model);
+
+/* ---- attention of runs: whole sequences, or queries of one ----------------------------------- */
+
+/* Of the backward: the gradient of attention, those of its inputs, and scratch. */
+typedef struct gpt_attention_back {
+    gpt_array dout, dq, dk, dv, delta;
+} gpt_attention_back;
+
+/* back NULL: the forward. */
+void gpt_attention(gpt_model* model, const gpt_array* tensors, const gpt_attention_back* back,
+                   gpt_rows rows);
+
+/* ---- tokens: embedding, loss ----------------------------------------------------------------- */
+
+/* x: rows of the table; of the backward their gradient. */
+void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t* tokens);
+
+/* Sets the losses and replaces the logits by their gradient. */
+void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows);
+
+/* The sum of all losses: slices compute them in any order. */
+void gpt_add_losses(gpt_model* model);
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* to += from, n elements of a type. */
+void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,
+             int64_t n);
+
+/* Sums n elements over ranks, in place. */
+void gpt_all_reduce(gpt_model* model, memo_comm* ranks, const char* name, void* sum, int64_t n,
+                    memo_type type);
+
+/* Gathers n numbers of each rank, of the model's type. */
+void gpt_all_gather(gpt_model* model, memo_comm* ranks, const char* name, const void* own,
+                    void* all, int64_t n);
+
+#endif

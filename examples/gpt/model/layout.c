@@ -1,0 +1,326 @@
+#include "gpt/model/layout.h"
+
+/* ---- parameters: one flat array ------------------------------------------------------------ */
+
+int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+int32_t gpt_block_degree(const gpt_config* config, int32_t block) {
+    return config->degrees ? config->degrees[block] : gpt_degree(config->tensor);
+}
+int32_t gpt_least_degree(const gpt_config* config) {
+    int32_t least = gpt_degree(config->tensor), block;
+    for (block = 0; block < 2 * config->n_layers && config->degrees; block++)
+        if (config->degrees[block] < least) least = config->degrees[block];
+    return least;
+}
+int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have degree tensor */
+    return gpt_least_degree(config) < gpt_degree(config->tensor);
+}
+
+gpt_config gpt_whole_config(const gpt_config* config) {
+    gpt_config whole = *config;
+    whole.data = whole.ring = whole.ulysses = whole.tensor = whole.sub_batches = 1;
+    whole.degrees = NULL;
+    return whole;
+}
+
+/* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor
+ * rank's share of both is one range of rows. */
+static int64_t gpt_n_products(const gpt_config* config) {
+    return config->mlp == GPT_MLP_SWIGLU ? 2 : 1;
+}
+
+int64_t gpt_wide(const gpt_config* config) {
+    return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
+}
+
+static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int32_t mlp) {
+    gpt_widths w;
+    w.degrees[0] = attention;
+    w.degrees[1] = mlp;
+    w.q = config->hidden / attention;
+    w.kv = config->hidden / config->n_heads * config->n_kv_heads / attention;
+    w.heads = config->n_heads / attention;
+    w.wide = gpt_wide(config) / mlp;
+    w.up = gpt_n_products(config) * w.wide;
+    return w;
+}
+gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
+    return gpt_widths_at(config, gpt_block_degree(config, 2 * layer),
+                         gpt_block_degree(config, 2 * layer + 1));
+}
+gpt_widths gpt_even_widths(const gpt_config* config) {
+    return gpt_widths_at(config, gpt_degree(config->tensor), gpt_degree(config->tensor));
+}
+
+int32_t gpt_n_ranks(const gpt_config* config) {
+    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+}
+int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
+    return config->tensor > 1 || config->sub_batches > 1;
+}
+
+int64_t gpt_vocabulary(const gpt_config* config) {
+    return config->vocabulary ? config->vocabulary : GPT_BYTES;
+}
+
+/* Each tensor, with offset 0. */
+static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
+                                gpt_parameter parameters[GPT_N_W]) {
+    const int64_t h = config->hidden, all = gpt_vocabulary(config) * h, wide = gpt_wide(config);
+    const int32_t attention = w.degrees[0], mlp = w.degrees[1];
+    /* The two matrices that add to the residual stream start smaller, so that the sum over all
+     * layers has the size of one (GPT-2). */
+    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+    /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
+     * stream, they split its inputs. */
+    const gpt_parameter table[GPT_N_W] = {
+        {"embedding", 0, all, h, h, 0, 1, std},
+        {"norm1", 0, h, h, h, 0, 1, 0},
+        {"query", 0, w.q * h, h, h, w.q * h, attention, std},
+        {"key", 0, w.kv * h, h, h, w.kv * h, attention, std},
+        {"value", 0, w.kv * h, h, h, w.kv * h, attention, std},
+        {"projection", 0, h * w.q, w.q, h, w.q, attention, residual_std},
+        {"norm2", 0, h, h, h, 0, 1, 0},
+        {"up", 0, w.up * h, h, h, w.up * h, mlp, std},
+        {"down", 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std},
+        {"final norm", 0, h, h, h, 0, 1, 0},
+        {"classifier", 0, all, h, h, 0, 1, std},
+    };
+    memcpy(parameters, table, sizeof table);
+}
+
+gpt_layout gpt_layout_make(const gpt_config* config) {
+    const int64_t unit = 16 * (int64_t)gpt_n_ranks(config);
+    const int32_t least = gpt_least_degree(config);
+    gpt_parameter parameters[GPT_N_W];
+    gpt_layout l;
+    l.widths = gpt_widths_at(config, least, least);
+    gpt_fill_parameters(config, l.widths, parameters);
+
+    /* Three kinds of buckets, each of which splits evenly among the ranks. */
+    l.n = l.layer_stride = 0;
+    for (int t = 0; t < GPT_N_W; t++) {
+        l.at[t] = l.n;
+        l.n += gpt_round_up(parameters[t].n, 16);
+        if (t == GPT_W_EMBEDDING || t == GPT_W_DOWN || t == GPT_W_CLASSIFIER)
+            l.n = gpt_round_up(l.n, unit);
+        if (t != GPT_W_DOWN) continue;
+        l.layer_stride = l.n - l.at[GPT_W_NORM1];
+        l.n += (config->n_layers - 1) * l.layer_stride;
+    }
+    return l;
+}
+
+int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
+
+memo_type gpt_state_type(const gpt_config* config) {
+    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+}
+
+int64_t gpt_optimizer_bytes(const gpt_config* config) {
+    const memo_type sum = gpt_sum_type(config->type);
+    const int64_t master_bytes = sum == config->type ? 0 : memo_type_bytes(sum);
+    return gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
+           (master_bytes + 2 * memo_type_bytes(gpt_state_type(config)));
+}
+int64_t gpt_state_bytes(const gpt_config* config) {
+    const int64_t n = gpt_n_parameters(config);
+    return n * memo_type_bytes(config->type) +
+           n / (config->zero == 2 ? gpt_n_ranks(config) : 1) *
+               memo_type_bytes(gpt_sum_type(config->type)) +
+           gpt_optimizer_bytes(config);
+}
+
+int64_t gpt_n_parameter_tensors(const gpt_config* config) {
+    return GPT_N_LAYER_W * (int64_t)config->n_layers + 3;
+}
+
+gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
+    const gpt_layout l = gpt_layout_make(config);
+    const int64_t layer = index ? gpt_min((index - 1) / GPT_N_LAYER_W, config->n_layers - 1) : 0;
+    const int64_t t = index - layer * GPT_N_LAYER_W;
+    gpt_parameter parameters[GPT_N_W];
+    gpt_fill_parameters(config, gpt_widths_of(config, (int32_t)layer), parameters);
+    parameters[t].offset = l.at[t] + (t <= GPT_W_DOWN ? layer * l.layer_stride : 0);
+    return parameters[t];
+}
+
+int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {
+    return tensor_rank % p->degree * p->step + i / p->n_columns * p->stride + i % p->n_columns;
+}
+
+/* ---- a rank's rows ------------------------------------------------------------------------- */
+
+gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_sharding sliced;
+    gpt_share share = MEMO_ZERO(gpt_share);
+    desc.kind = config->ring > 1 ? MEMO_SHARDING_ZIGZAG : MEMO_SHARDING_PLAIN;
+    desc.ring = config->ring;
+    desc.ulysses = config->ulysses;
+    desc.n_tokens = config->sequence;
+    if (memo_sharding_make(&desc, &share.layout, NULL)) return share; /* the config is valid */
+    /* A slice of a sequence over ranks is shared by all of them.  gpt_check_slices sees whether it
+     * can be. */
+    desc.slice_tokens = config->slice_rows * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+    if (config->slice_rows > 0 && config->slice_rows < share.layout.local_tokens &&
+        !memo_sharding_make(&desc, &sliced, NULL))
+        share.layout = sliced;
+    share.batch = config->batch / gpt_degree(config->data);
+    share.n_rows = share.batch * share.layout.local_tokens;
+    share.n_ranks = gpt_n_ranks(config);
+    if (mesh) {
+        share.data_rank = mesh->data_rank;
+        share.sequence_rank = mesh->sequence_rank;
+        share.rank = mesh->gradient_rank;
+        share.tensor_rank = mesh->tensor_rank;
+    }
+    return share;
+}
+
+int64_t gpt_n_rows(const gpt_config* config) { return gpt_share_make(config, NULL).n_rows; }
+
+int64_t gpt_token_of(const gpt_share* share, int64_t row) {
+    const memo_sharding* layout = &share->layout;
+    const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
+    const int64_t position =
+        memo_sharding_position(layout, share->sequence_rank, row % layout->local_tokens);
+    return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
+}
+
+/* ---- slices and chunks of rows ------------------------------------------------------------- */
+
+int64_t gpt_slice_rows(const gpt_config* config) {
+    const int64_t n_rows = gpt_n_rows(config);
+    return config->slice_rows > 0 ? gpt_min(config->slice_rows, n_rows) : n_rows;
+}
+int64_t gpt_n_slices(const gpt_config* config) {
+    return (gpt_n_rows(config) + gpt_slice_rows(config) - 1) / gpt_slice_rows(config);
+}
+gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice) {
+    const int64_t begin = slice * gpt_slice_rows(config);
+    return gpt_rows_make(begin, gpt_min(begin + gpt_slice_rows(config), gpt_n_rows(config)));
+}
+
+gpt_rows gpt_part_of(const gpt_config* config, int64_t slice_rows, gpt_rows slice, int32_t part) {
+    const memo_share share = memo_share_of(slice_rows, gpt_degree(config->sub_batches), part);
+    return gpt_rows_make(gpt_min(slice.begin + share.begin, slice.end),
+                         gpt_min(slice.begin + share.begin + share.count, slice.end));
+}
+int gpt_shares_keys(const gpt_config* config) {
+    return gpt_n_slices(config) > 1 ||
+           config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) != 0;
+}
+
+gpt_run gpt_run_at(int64_t sequence, gpt_rows rows) {
+    gpt_run run;
+    run.first = rows.begin % sequence;
+    run.batch = run.first ? 0 : gpt_count(rows) / sequence;
+    run.rows = rows;
+    run.rows.end = gpt_min(rows.end, rows.begin - run.first + sequence);
+    if (run.batch) run.rows.end = rows.begin + run.batch * sequence;
+    run.adds = run.rows.end % sequence != 0;
+    if (!run.batch) run.batch = 1;
+    return run;
+}
+
+double gpt_keys_seen(const gpt_config* config) {
+    const double length =
+        (double)config->sequence / (config->documents ? (double)config->documents : 1);
+    const double window = (double)config->window;
+    return window > 0 && window < length ? window - window * window / (2 * length) : length / 2;
+}
+
+/* Most bytes of logits that exist at a time. */
+#ifndef GPT_LOGITS_BYTES
+#define GPT_LOGITS_BYTES ((int64_t)256 << 20)
+#endif
+
+int64_t gpt_chunk_rows(const gpt_config* config) {
+    const int64_t quarter = (gpt_slice_rows(config) + 3) / 4;
+    return gpt_round_up(config->mlp_rows ? config->mlp_rows : quarter, config->tile_rows);
+}
+
+int64_t gpt_loss_rows(const gpt_config* config) {
+    const int64_t row_bytes = gpt_vocabulary(config) * memo_type_bytes(config->type);
+    const int64_t quarter = gpt_round_up((gpt_slice_rows(config) + 3) / 4, config->tile_rows);
+    const int64_t most = GPT_LOGITS_BYTES / row_bytes;
+    if (most >= quarter) return quarter;
+    if (most >= config->tile_rows) return most / config->tile_rows * config->tile_rows;
+    return most > 1 ? most : 1;
+}
+
+/* ---- skeletal tensors ---------------------------------------------------------------------- */
+
+int32_t gpt_n_tensors(const gpt_config* config) {
+    return config->mlp_rows ? GPT_RSTD2 : GPT_N_TENSORS;
+}
+
+memo_type gpt_tensor_type(const gpt_config* config, int tensor) {
+    const int is_sum = tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE;
+    return is_sum ? gpt_sum_type(config->type) : config->type;
+}
+
+/* With order `fine`, or if degrees differ, recomputation needs no sum over ranks: it starts from
+ * the input of each block.  Other orders recompute a layer from its input.  They repeat attention's
+ * final sum for the recomputed rows of middle. */
+static int gpt_has_middle(const gpt_config* config) {
+    return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
+}
+
+void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
+    const int64_t hidden = config->hidden;
+    const gpt_widths w = gpt_even_widths(config);
+    const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
+    const int64_t lse = gpt_round_up(w.heads, gpt_degree(config->ulysses));
+    /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
+    const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
+    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
+    const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
+    const memo_tensor table[GPT_N_TENSORS] = {
+        {"stream", hidden, MEMO_TENSOR_HANDED, 0},
+        {"input", hidden, MEMO_TENSOR_INPUT, 0},
+        {"rstd1", 1, rows, 1 + GPT_NORM1},
+        {"norm1", hidden, rows, 0},
+        {"q", w.q, rows, 0},
+        {"k", w.kv, keys, 0},
+        {"v", w.kv, keys, 0},
+        {"attention", w.q, MEMO_TENSOR_WHOLE, 0},
+        {"lse", lse, MEMO_TENSOR_WHOLE, 1 + GPT_ATTENTION},
+        {"middle", hidden, middle, 0},
+        {"rstd2", 1, rows, 1 + GPT_NORM2},
+        {"norm2", hidden, rows, 0},
+        {"up", w.up, rows, 0},
+        {activated, w.wide, rows, 0},
+    };
+
+    /* From columns to bytes. */
+    for (int t = 0; t < GPT_N_TENSORS; t++) {
+        tensors[t] = table[t];
+        tensors[t].row_bytes *= memo_type_bytes(gpt_tensor_type(config, t));
+    }
+}
+
+gpt_shapes gpt_shapes_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden;
+    const gpt_layout at = gpt_layout_make(config);
+    gpt_shapes shapes;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.type = config->type;
+    shapes.n_rows = gpt_slice_rows(config);
+    shapes.n_keys = gpt_n_rows(config) * at.widths.kv;
+    shapes.loss_rows = gpt_loss_rows(config);
+    shapes.mlp_rows =
+        config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
+    shapes.hidden = hidden;
+    shapes.head_size = hidden / config->n_heads;
+    shapes.vocabulary = gpt_vocabulary(config);
+    shapes.wide = gpt_wide(config);
+    shapes.up = gpt_n_products(config) * shapes.wide;
+    shapes.largest_weight = at.widths.q > at.widths.up ? at.widths.q : at.widths.up;
+    if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
+    shapes.largest_weight *= hidden;
+    if (config->is_fp8) shapes.fp8_rows = gpt_min(config->tile_rows, shapes.n_rows);
+    return shapes;
+}

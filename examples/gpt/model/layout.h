@@ -1,0 +1,155 @@
+/* layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a
+ * layer's backward needs from its forward. */
+#ifndef GPT_LAYOUT_H
+#define GPT_LAYOUT_H
+
+#include "gpt/model/gpt.h"
+
+/* ---- parameters: one flat array ------------------------------------------------------------ */
+
+/* A rank's share of a layer. */
+typedef struct gpt_widths {
+    int32_t degrees[2];   /* of attention, of the MLP */
+    int64_t q, kv, heads; /* columns of q, of k and of v; heads of q */
+    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
+} gpt_widths;
+
+/* The tensors of the array; those from GPT_W_NORM1 to GPT_W_DOWN repeat in each layer. */
+enum {
+    GPT_W_EMBEDDING,  /* (vocabulary, hidden) */
+    GPT_W_NORM1,      /* (hidden) */
+    GPT_W_QUERY,      /* (q, hidden) */
+    GPT_W_KEY,        /* (kv, hidden) */
+    GPT_W_VALUE,      /* (kv, hidden) */
+    GPT_W_PROJECTION, /* (hidden, q) */
+    GPT_W_NORM2,      /* (hidden) */
+    GPT_W_UP,         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
+    GPT_W_DOWN,       /* (hidden, wide) */
+    GPT_W_FINAL_NORM, /* (hidden) */
+    GPT_W_CLASSIFIER, /* (vocabulary, hidden) */
+    GPT_N_W,
+    GPT_N_LAYER_W = GPT_W_DOWN - GPT_W_EMBEDDING
+};
+
+/* In elements. */
+typedef struct gpt_layout {
+    /* Of a rank.  If degrees differ, there is room for the smallest degree, and gpt_widths_of
+     * returns the columns that a layer uses. */
+    gpt_widths widths;
+    int64_t at[GPT_N_W]; /* of a layer's tensors in the first layer */
+    int64_t layer_stride, n;
+} gpt_layout;
+
+int64_t gpt_round_up(int64_t n, int64_t unit);
+int32_t gpt_degree(int32_t degree);
+int32_t gpt_block_degree(const gpt_config* config, int32_t block);
+int32_t gpt_least_degree(const gpt_config* config);
+int gpt_is_mixed(const gpt_config* config);
+
+/* The model on one rank. */
+gpt_config gpt_whole_config(const gpt_config* config);
+
+int64_t gpt_wide(const gpt_config* config);
+gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer);
+
+/* If blocks have degree `tensor`. */
+gpt_widths gpt_even_widths(const gpt_config* config);
+
+/* Ranks that train copies of a parameter.  Gradients are summed over them, and ZeRO splits over
+ * them. */
+int32_t gpt_n_ranks(const gpt_config* config);
+int gpt_is_split(const gpt_config* config);
+
+int64_t gpt_vocabulary(const gpt_config* config);
+
+gpt_layout gpt_layout_make(const gpt_config* config);
+
+/* Of Adam's moments. */
+memo_type gpt_state_type(const gpt_config* config);
+
+/* ---- a rank's rows ------------------------------------------------------------------------- */
+
+typedef struct gpt_share {
+    memo_sharding layout; /* of a sequence over ring x ulysses ranks */
+    int64_t batch;        /* sequences of each rank */
+    int64_t n_rows;       /* batch * layout.local_tokens */
+    int32_t n_ranks;
+    int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
+    int32_t tensor_rank;
+} gpt_share;
+
+/* Requires a valid config. */
+gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh);
+
+/* Returns the number of a row's token in the micro-batch of all ranks; -1: padding. */
+int64_t gpt_token_of(const gpt_share* share, int64_t row);
+
+/* ---- slices and chunks of rows ------------------------------------------------------------- */
+
+int64_t gpt_slice_rows(const gpt_config* config);
+int64_t gpt_n_slices(const gpt_config* config);
+gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice);
+
+/* Rows of a part of a slice; all but the last slice have slice_rows.  Parts of a short slice begin
+ * where those of the others do. */
+gpt_rows gpt_part_of(const gpt_config* config, int64_t slice_rows, gpt_rows slice, int32_t part);
+
+/* A part of the micro-batch is a range of rows, not whole sequences: its keys and values are read
+ * by later parts. */
+int gpt_shares_keys(const gpt_config* config);
+
+/* Queries whose attention is one call: whole sequences, or the queries of one. */
+typedef struct gpt_run {
+    gpt_rows rows;
+    int64_t batch, first; /* sequences; the position of row `begin` */
+    int32_t adds;         /* backward: later queries of the sequence ran before */
+} gpt_run;
+
+/* The run that begins at rows.begin. */
+gpt_run gpt_run_at(int64_t sequence, gpt_rows rows);
+
+/* Keys that a query sees on average, if documents are as many as allowed and equally long. */
+double gpt_keys_seen(const gpt_config* config);
+
+/* Rows that the MLP processes at a time in the backward: a quarter of all, or config.mlp_rows. */
+int64_t gpt_chunk_rows(const gpt_config* config);
+
+/* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be
+ * cut. */
+int64_t gpt_loss_rows(const gpt_config* config);
+
+/* ---- skeletal tensors ---------------------------------------------------------------------- */
+
+/* The tensors that a layer's backward needs from its forward, in the order of computation. */
+enum {
+    GPT_STREAM,    /* (rows, hidden): the residual stream, in place; in the backward its gradient */
+    GPT_INPUT,     /* (rows, hidden): a copy of it */
+    GPT_RSTD1,     /* (rows) */
+    GPT_NORM1,     /* (rows, hidden) */
+    GPT_Q,         /* (rows, q), turned by RoPE */
+    GPT_K,         /* (rows, kv), turned by RoPE */
+    GPT_V,         /* (rows, kv) */
+    GPT_ATTENTION, /* (rows, q) */
+    GPT_LSE,       /* (rows, heads); if split by heads, as memo_sp_attention_tensors */
+    GPT_MIDDLE,    /* (rows, hidden) */
+    GPT_RSTD2,     /* (rows) */
+    GPT_NORM2,     /* (rows, hidden) */
+    GPT_UP,        /* (rows, up) */
+    GPT_ACTIVATED, /* (rows, wide): GELU or SwiGLU of up */
+    GPT_N_TENSORS
+};
+
+/* Those after `middle` are not skeletal if the MLP runs in chunks. */
+int32_t gpt_n_tensors(const gpt_config* config);
+
+/* rstd and LSE are sums. */
+memo_type gpt_tensor_type(const gpt_config* config, int tensor);
+
+/* The table for engine, planner and profile.  Operations run in the order of the table, and each
+ * reads only earlier tensors, so any rows can be recomputed alone.  Attention is the exception: a
+ * query needs the keys of all earlier rows. */
+void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]);
+
+gpt_shapes gpt_shapes_make(const gpt_config* config);
+
+#endif

@@ -1,0 +1,850 @@
+/* model.c - a micro-batch, the end of a step, create and destroy, and planning: the functions
+ * of gpt.h but gpt_generate. */
+#include "gpt/model/check.h"
+#include "gpt/model/layer.h"
+#include "gpt/model/parallel.h"
+#include "gpt/model/tensor.h"
+
+/* The slice that the session has open: its rows are those that the model computes.  Returns its
+ * residual stream, or the gradient of that. */
+static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
+    memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
+    return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
+}
+
+/* One slice.  The first layer's begins with the embedding. */
+static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) {
+    (void)memo_session_forward_begin(model->session, layer);
+    gpt_array x = gpt_open_slice(model, layer);
+    if (layer == 0) {
+        snprintf(model->phase, sizeof model->phase, "forward");
+        gpt_embedding(model, 0, x, inputs);
+        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
+    }
+    gpt_begin_phase(model, layer, "forward");
+    if (gpt_is_split(&model->config))
+        gpt_forward_blocks(model, layer, x);
+    else
+        gpt_forward_plain(model, layer, x);
+    memo_session_forward_end(model->session, layer);
+}
+
+/* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes
+ * its gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
+static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) {
+    const int64_t hidden = model->config.hidden, tile = model->config.tile_rows;
+    gpt_rows rows;
+    gpt_array stream, normed, rstd, logits, d_norm;
+
+    snprintf(model->phase, sizeof model->phase, "classifier");
+    for (rows.begin = model->open.begin; rows.begin < model->open.end; rows.begin = rows.end) {
+        /* A chunk smaller than a tile ends with it, so that the chunks are those of any slice. */
+        rows.end = gpt_min(rows.begin + model->loss_rows, model->open.end);
+        if (model->loss_rows < tile) rows.end = gpt_min(rows.end, (rows.begin / tile + 1) * tile);
+
+        /* Forward and loss. */
+        stream = gpt_take(model, rows, hidden);
+        gpt_copy_rows(model, stream, x, rows);
+        normed = gpt_take(model, rows, hidden);
+        rstd = gpt_take_sums(model, rows, 1);
+        gpt_norm(model, 0, GPT_W_FINAL_NORM, NULL, normed, rstd, stream, rows);
+        logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
+        gpt_linear(model, 0, GPT_W_CLASSIFIER, logits, normed, rows);
+        gpt_loss(model, logits, targets, rows);
+
+        /* Backward: the logits are their own gradient now. */
+        d_norm = gpt_take(model, rows, hidden);
+        gpt_linear_back(model, 0, GPT_W_CLASSIFIER, d_norm, logits, normed, 1, rows);
+        gpt_give(model, logits);
+        gpt_give(model, normed);
+        gpt_clear(model, gpt_at(x, rows.begin), gpt_bytes(x, rows));
+        gpt_norm(model, 0, GPT_W_FINAL_NORM, &x, d_norm, rstd, stream, rows);
+        gpt_give(model, rstd);
+        gpt_give(model, d_norm);
+        gpt_give(model, stream);
+    }
+}
+
+/* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.
+ * The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
+ * rows. */
+static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs,
+                         const int32_t* targets) {
+    const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
+    const int is_last = layer == model->config.n_layers - 1, ends = slice == 0;
+    const int begins = slice == model->n_slices - 1;
+    const gpt_rows all = gpt_rows_make(0, model->n_rows);
+    /* A single slice computes the loss between the passes, where the session times it apart. */
+    const int is_between = is_last && begins && ends;
+
+    if (begins && is_last) gpt_begin_bucket(model, of_classifier);
+    if (is_between) gpt_classify(model, gpt_open_slice(model, layer), targets);
+    (void)memo_session_backward_begin(model->session, layer);
+    gpt_array x = gpt_open_slice(model, layer);
+    if (is_last && !is_between) gpt_classify(model, x, targets);
+    if (is_last && ends) {
+        gpt_add_losses(model);
+        gpt_end_bucket(model, of_classifier);
+    }
+
+    if (begins) {
+        gpt_begin_bucket(model, layer + 1);
+        if (model->shares_keys) {
+            model->d_key = gpt_take_sums(model, all, model->layout.widths.kv);
+            model->d_value = gpt_take_sums(model, all, model->layout.widths.kv);
+        }
+    }
+    gpt_begin_phase(model, layer, "backward");
+    if (gpt_is_split(&model->config))
+        gpt_backward_blocks(model, layer, x);
+    else
+        gpt_backward_plain(model, layer, x);
+    if (ends) {
+        if (model->shares_keys) {
+            gpt_give(model, model->d_value);
+            gpt_give(model, model->d_key);
+        }
+        gpt_end_bucket(model, layer + 1);
+    }
+
+    if (layer == 0) {
+        if (begins) gpt_begin_bucket(model, 0);
+        snprintf(model->phase, sizeof model->phase, "backward");
+        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
+        gpt_embedding(model, 1, x, inputs);
+        if (ends) gpt_end_bucket(model, 0);
+    }
+    memo_session_backward_end(model->session, layer);
+}
+
+/* Callback of the session: recomputes rows of a tensor of a layer. */
+static void gpt_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                          int64_t begin, int64_t end) {
+    gpt_model* model = (gpt_model*)user;
+    gpt_rows need[GPT_N_TENSORS];
+    memset(need, 0, sizeof need);
+    (void)gpt_open_slice(model, layer);
+    need[tensor] = gpt_rows_make(model->open.begin + begin, model->open.begin + end);
+    gpt_begin_phase(model, layer, "recompute");
+    if (gpt_is_split(&model->config))
+        gpt_compute_parts(model, layer, need);
+    else
+        gpt_compute(model, layer, need);
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+/* ---- a micro-batch ------------------------------------------------------------------------- */
+
+static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t i) {
+    return model->config.vocabulary ? ((const int32_t*)tokens)[i] : ((const uint8_t*)tokens)[i];
+}
+
+/* Where the documents of each sequence of this rank begin; those that it lacks are empty, at its
+ * end. */
+static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* tokens) {
+    const int64_t most = model->config.documents, length = model->config.sequence;
+    int64_t i, n;
+    for (int64_t s = 0; s < model->share.batch && most; s++, begins += most + 1) {
+        const int64_t first = (model->share.data_rank * model->share.batch + s) * length;
+        begins[0] = 0;
+        for (i = 1, n = 1; i < length; i++) {
+            if (gpt_token_at(model, tokens, first + i - 1) != model->config.separator) continue;
+            if (n < most) begins[n] = i;
+            n++;
+        }
+        if (n > most)
+            model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                           "gpt_config.documents (--documents): sequence %lld has "
+                                           "%lld documents, more than %lld",
+                                           (long long)s, (long long)n, (long long)most);
+        for (; n <= most; n++) begins[n] = length;
+    }
+}
+
+/* A micro-batch to measure with: random tokens, and as many documents as allowed, equally long. */
+static void gpt_stage_random(gpt_model* model) {
+    const int64_t most = model->config.documents, n_tokens = gpt_vocabulary(&model->config);
+    gpt_batch_values* values = gpt_staged(model, model->place);
+    int32_t* to = gpt_tokens_of(values);
+    int64_t* begins = gpt_begins_of(values, model->n_rows);
+    values->step = values->first_token = 0;
+    values->loss_scale = 1 / (double)(model->config.batch * model->config.sequence);
+    for (int64_t i = 0; i < 2 * model->n_rows; i++)
+        to[i] = (int32_t)(gpt_mix((uint64_t)i) % (uint64_t)n_tokens);
+    for (int64_t i = 0; i < model->share.batch * (most + 1) && most; i++)
+        begins[i] = i % (most + 1) * model->config.sequence / most;
+}
+
+/* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until
+ * the device has those before. */
+static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
+                      int64_t micro_batch, double loss_scale) {
+    if (model->n_staged == gpt_n_places(model->n_micro_batches)) gpt_synchronize(model);
+    if (model->status) return;
+    model->place = model->n_staged++;
+    gpt_batch_values* values = gpt_staged(model, model->place);
+    values->step = step;
+    values->first_token = micro_batch * model->config.batch * model->config.sequence;
+    values->loss_scale = loss_scale;
+    int32_t* to = gpt_tokens_of(values);
+    for (int64_t row = 0; row < model->n_rows; row++) {
+        const int64_t i = gpt_token_of(&model->share, row);
+        to[row] = i < 0 ? 0 : gpt_token_at(model, tokens, i); /* padding takes any token */
+        to[model->n_rows + row] = i < 0 ? 0 : gpt_token_at(model, targets, i);
+    }
+    gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
+}
+
+/* Callback of the session: runs one micro-batch, or plans it in a dry run. */
+static void gpt_step(void* user, memo_session* session) {
+    gpt_model* model = (gpt_model*)user;
+    const int64_t n_rows = model->n_rows, n_slices = memo_session_get_n_slices(session);
+    const int32_t n_layers = model->config.n_layers;
+    int32_t *inputs = NULL, *targets = NULL;
+
+    /* Values, tokens and targets. */
+    gpt_enter_session(model, session);
+    model->has_summed_bucket = 0;
+    void* batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
+    if (!gpt_is_idle(model)) {
+        model->values = (const gpt_batch_values*)batch;
+        inputs = gpt_tokens_of(batch);
+        targets = inputs + n_rows;
+        model->begins = gpt_begins_of(batch, n_rows);
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, batch, gpt_staged(model, model->place),
+                 gpt_batch_bytes(&model->config));
+        if (!model->status && model->attention && model->config.documents)
+            gpt_make_exchanges(model);
+    }
+
+    for (int32_t layer = 0; layer < n_layers; layer++)
+        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, inputs);
+    for (int32_t layer = n_layers - 1; layer >= 0; layer--)
+        for (int64_t slice = n_slices - 1; slice >= 0; slice--)
+            gpt_backward(model, layer, slice, inputs, targets);
+    gpt_give_summed_bucket(model);
+
+    memo_session_free(session, batch);
+    gpt_leave_session(model);
+}
+
+/* The micro-batch at model->place. */
+static void gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch) {
+    memo_batch batch = MEMO_ZERO(memo_batch);
+    if (model->status) return;
+    model->is_last = micro_batch + 1 == model->n_micro_batches;
+    batch.more_follow = !model->is_last;
+    model->status = memo_session_run(model->session, &batch, &model->error);
+    model->has_last = model->is_last && !model->status;
+    model->is_last = 0;
+}
+
+memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets, int64_t step,
+                            int64_t micro_batch, double loss_scale, memo_error* error) {
+    if (model->is_graph &&
+        (micro_batch != model->n_staged || micro_batch >= model->n_micro_batches))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "gpt_micro_batch: %lld after %lld of gpt_desc.n_micro_batches %lld; "
+                              "a graph's, in order, would work",
+                              (long long)micro_batch, (long long)model->n_staged,
+                              (long long)model->n_micro_batches);
+    model->status = MEMO_STATUS_OK;
+    gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
+    if (!model->is_graph) gpt_enqueue_micro_batch(model, micro_batch);
+    return gpt_finish(model, error);
+}
+
+/* ---- the end of a step --------------------------------------------------------------------- */
+
+static int64_t gpt_totals_bytes(const gpt_model* model) {
+    return (GPT_TOTAL_LANES + GPT_LANES * gpt_n_parts(model)) * (int64_t)sizeof(double);
+}
+
+/* Copies the totals to the host, and clears them for the next step: but for the squares, which
+ * deferred updates read in the next forward. */
+static void gpt_end_step(gpt_model* model) {
+    const int64_t lanes = GPT_TOTAL_LANES * (int64_t)sizeof(double);
+    gpt_join_sums(model);
+    gpt_copy(model, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
+             GPT_N_SUMMED * (int64_t)sizeof(double));
+    gpt_clear(model, model->totals, GPT_TOTAL_SQUARES * (int64_t)sizeof(double));
+    gpt_clear(model, model->totals + GPT_TOTAL_LANES, gpt_totals_bytes(model) - lanes);
+}
+
+/* Writes the values of the next update.  No step before is still under way: each ends with a
+ * wait. */
+static void gpt_stage_update(gpt_model* model, const gpt_update_values* desc) {
+    *model->host_update = *desc;
+    model->host_update->adamw.update = model->n_updates + 1;
+}
+
+/* All updates on the host of the step before are over: this step's forward has waited for them. */
+static void gpt_hand_update(gpt_model* model) {
+    gpt_handed_update* to = model->handed;
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->values, model->update, (int64_t)sizeof to->values);
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->squares, &model->totals[GPT_TOTAL_SQUARES],
+             (int64_t)sizeof to->squares);
+}
+
+static void gpt_enqueue_update(gpt_model* model) {
+    snprintf(model->phase, sizeof model->phase, "update");
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update,
+             (int64_t)sizeof *model->update);
+    gpt_join_sums(model);
+    gpt_clear(model, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
+    gpt_gradient_norm(model);
+    gpt_reduce_totals(model);
+    if (model->updates_on_host) gpt_hand_update(model);
+    GPT_TRY(model, memo_session_update(model->session, &model->error));
+    gpt_end_step(model);
+}
+
+/* Waits for a step, with or without an update, and reads its totals. */
+static memo_status gpt_end_update(gpt_model* model, int is_updated, double* loss,
+                                  double* gradient_norm, memo_error* error) {
+    gpt_synchronize(model);
+    if (!model->status) {
+        model->n_updates += is_updated;
+        if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
+        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
+    }
+    return gpt_finish(model, error);
+}
+
+/* ---- a step as a graph ---- */
+
+static void gpt_destroy_graph(gpt_model* model) {
+    if (model->graph) model->kernels.graph_destroy(model->kernels.context, model->graph);
+    model->graph = NULL;
+}
+
+static void gpt_enqueue_step(gpt_model* model) {
+    for (int64_t m = 0; m < model->n_micro_batches; m++) {
+        model->place = m;
+        gpt_enqueue_micro_batch(model, m);
+    }
+    gpt_enqueue_update(model);
+}
+
+/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon
+ * the micro-batch inside the capture. */
+static void gpt_capture_step(gpt_model* model) {
+    const gpt_kernels* kernels = &model->kernels;
+    memo_session_info info;
+    model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
+    if (model->status) return;
+    gpt_enqueue_step(model);
+    memo_status status = kernels->graph_end(kernels->context, model->compute, &model->graph,
+                                            model->status ? NULL : &model->error);
+    if (!model->status) model->status = status;
+    if (!model->status) return;
+    gpt_destroy_graph(model);
+    memo_session_get_info(model->session, &info);
+    if (info.swap) status = memo_swap_abandon(info.swap, NULL);
+    (void)status; /* the first error is kept */
+}
+
+/* The first step takes calls, the second is captured. */
+static void gpt_run_staged(gpt_model* model) {
+    const gpt_kernels* kernels = &model->kernels;
+    if (model->n_updates == model->first_update) {
+        gpt_enqueue_step(model);
+        return;
+    }
+    if (!model->graph) gpt_capture_step(model);
+    GPT_TRY(model,
+            kernels->graph_launch(kernels->context, model->compute, model->graph, &model->error));
+}
+
+memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
+    const char* why = !model->kernels.graph_begin ? "these kernels have no graphs"
+                      : model->attention && model->config.documents
+                          ? "documents over ring or Ulysses ranks change what ranks send"
+                      : model->streams                          ? "states leave the device"
+                      : model->defers                           ? "updates are deferred"
+                      : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
+                                                                : NULL;
+    if (is_graph && why)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_use_graph: %s; steps by calls would work", why);
+    model->is_graph = is_graph;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- the update ---- */
+
+memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
+                       double* gradient_norm, memo_error* error) {
+    if (model->is_graph ? model->n_staged != model->n_micro_batches : !model->has_last)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "gpt_update: the last of %lld micro-batches (gpt_desc.n_micro_batches) comes first",
+            (long long)model->n_micro_batches);
+    model->has_last = 0;
+    model->status = MEMO_STATUS_OK;
+    gpt_stage_update(model, desc);
+    if (model->is_graph)
+        gpt_run_staged(model);
+    else
+        gpt_enqueue_update(model);
+    return gpt_end_update(model, 1, loss, gradient_norm, error);
+}
+
+memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_end_step(model);
+    GPT_TRY(model, memo_session_skip_update(model->session, &model->error));
+    return gpt_end_update(model, 0, loss, NULL, error);
+}
+
+double gpt_votes(const gpt_model* model) { return model->host_totals[GPT_TOTAL_VOTES]; }
+
+memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error* error) {
+    enum { N_PIECE = 1 << 14 };
+    uint32_t* words = (uint32_t*)malloc((size_t)gpt_sum_bytes(model, N_PIECE));
+    const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
+    gpt_rows piece;
+    *digest = 0;
+    model->status =
+        words ? gpt_wait(model, &model->error) : gpt_no_memory("a digest", &model->error);
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
+        const gpt_rows part = gpt_updated_part(model, b);
+        for (piece.begin = part.begin; piece.begin < part.end && !model->status;
+             piece.begin = piece.end) {
+            piece.end = gpt_min(piece.begin + N_PIECE, part.end);
+            gpt_copy_array(model, 0, GPT_GRADIENTS, piece, words);
+            for (int64_t i = 0; i < element * gpt_count(piece) && !model->status; i++)
+                *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin + i)));
+        }
+    }
+    free(words);
+    return gpt_finish(model, error);
+}
+
+/* ---- create and destroy -------------------------------------------------------------------- */
+
+/* Totals, values of the update, the same for the host, micro-batches. */
+int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches) {
+    return gpt_round_up(4 * GPT_VALUES_BYTES + gpt_places_bytes(config, n_micro_batches), 512);
+}
+
+/* Stream, events, pinned memory: resources that the session requires or does not manage. */
+static void gpt_create_streams(gpt_model* model) {
+    const memo_device* device = &model->device;
+    const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    void* pinned;
+    GPT_TRY(model, memo_stream_create(device, "compute", 0, &model->compute, &model->error));
+    if (model->gradient || gpt_degree(model->config.tensor) > 1) {
+        GPT_TRY(model, memo_stream_create(device, "gradients", 1, &model->sums, &model->error));
+        GPT_TRY(model, memo_event_create_untimed(device, &model->computed, &model->error));
+        GPT_TRY(model, memo_event_create_untimed(device, &model->summed, &model->error));
+    }
+    GPT_TRY(model, memo_host_alloc(device, n_bytes, &pinned, &model->error));
+    if (model->status) return;
+    model->host_totals = (double*)pinned;
+    model->host_update = (gpt_update_values*)(void*)((char*)pinned + GPT_VALUES_BYTES);
+    model->handed = (gpt_handed_update*)(void*)((char*)pinned + 2 * GPT_VALUES_BYTES);
+    model->staging = (char*)pinned + 4 * GPT_VALUES_BYTES;
+}
+
+/* Attention over ranks, and the blocks. */
+static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
+    if (gpt_is_over_ranks(model)) {
+        const int64_t n = model->n_slices;
+        model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
+        model->exchanges =
+            (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
+        model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
+        if (!model->attention || !model->exchanges || !model->masks)
+            model->status = gpt_no_memory("attention over ranks", &model->error);
+        for (int64_t slice = 0; slice < n && !model->status; slice++) {
+            memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share, slice);
+            sp.attention = model->kernels.attention;
+            sp.device = &model->device;
+            sp.stream = model->compute;
+            sp.ring = model->mesh->ring;
+            sp.ulysses = model->mesh->ulysses;
+            sp.device_memory = sp_memory; /* slices use it in turn */
+            model->status = memo_sp_attention_create(&sp, &model->attention[slice], &model->error);
+        }
+        if (!model->status && !model->config.documents) gpt_make_exchanges(model);
+    }
+    if (!model->status) gpt_create_blocks(model);
+}
+
+static void gpt_destroy_collectives(gpt_model* model) {
+    gpt_destroy_blocks(model);
+    for (int64_t i = 0; model->exchanges && i < gpt_n_exchanges(model); i++)
+        memo_exchange_destroy(model->exchanges[i]);
+    for (int64_t slice = 0; model->attention && slice < model->n_slices; slice++)
+        memo_sp_attention_destroy(model->attention[slice]);
+    free(model->masks);
+    free(model->exchanges);
+    free(model->attention);
+    model->masks = NULL;
+    model->exchanges = NULL;
+    model->attention = NULL;
+}
+
+/* The numbers of this rank's tokens, through the staging buffer, which holds fewer at a time. */
+static void gpt_initialize_numbers(gpt_model* model) {
+    const int64_t n_bytes = gpt_places_bytes(&model->config, model->n_micro_batches);
+    const int64_t most = n_bytes / (int64_t)sizeof(int64_t);
+    int64_t* numbers = (int64_t*)(void*)model->staging;
+    int64_t n;
+    for (int64_t row = 0; row < model->n_rows && !model->status; row += n) {
+        n = gpt_min(most, model->n_rows - row);
+        for (int64_t i = 0; i < n; i++) numbers[i] = gpt_token_of(&model->share, row + i);
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, model->token_numbers + row, numbers,
+                 n * (int64_t)sizeof *numbers);
+        gpt_synchronize(model);
+    }
+}
+
+static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
+    const gpt_parameter p = gpt_parameter_at(&model->config, index);
+    gpt_op op = gpt_op_make(p.name, GPT_KIND_INITIAL);
+    gpt_initial_args* a = &op.args.initial;
+    a->n = p.n;
+    a->n_columns = p.n_columns;
+    a->stride = p.stride;
+    a->offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
+    a->key = gpt_mix(model->config.seed) ^ (uint64_t)index;
+    a->std = p.initial_std;
+    gpt_use(&op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), model->config.type, p.n);
+    gpt_launch(model, &op);
+}
+
+static void gpt_initialize_rope(gpt_model* model) {
+    gpt_op op = gpt_op_make("angles of RoPE", GPT_KIND_ROPE_TABLE);
+    gpt_rope_table_args* a = &op.args.rope_table;
+    a->n_positions = model->share.layout.local_tokens;
+    a->sequence = model->config.sequence;
+    a->head_size = model->config.hidden / model->config.n_heads;
+    gpt_use_sums(model, &op, GPT_WRITTEN, &a->table, model->rope, a->n_positions * a->head_size);
+    gpt_use(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, a->n_positions);
+    gpt_launch(model, &op);
+}
+
+/* Callback of the session: the first values of a bucket. */
+static void gpt_initialize_bucket(void* user, memo_session* session, int32_t layer) {
+    gpt_model* model = (gpt_model*)user;
+    const int64_t bucket = layer + 1;
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t t = gpt_bucket_tensor(model, bucket);
+    for (; t < gpt_bucket_tensor(model, bucket + 1); t++) gpt_initialize_parameter(model, t);
+    gpt_set_masters(model, bucket);
+    for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++)
+        gpt_clear(model, gpt_address(model, array, part.begin),
+                  gpt_array_bytes(model, array, gpt_count(part)));
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+/* What is not a state.  Values of an update that only measures have no effect. */
+static void gpt_initialize(gpt_model* model) {
+    static const gpt_update_values none = {{0, 0.9, 0.99, 1e-8, 0, 1}, 0, 0};
+    snprintf(model->phase, sizeof model->phase, "initial values");
+    gpt_clear(model, model->totals, gpt_totals_bytes(model));
+    gpt_initialize_numbers(model);
+    gpt_initialize_rope(model);
+    *model->host_update = model->handed->values = none;
+    model->handed->squares = 0;
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update, (int64_t)sizeof none);
+    gpt_synchronize(model);
+}
+
+/* The communicators must match the config. */
+static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
+                                  memo_error* error) {
+    if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
+        (mesh && mesh->gradient && mesh->tensor &&
+         mesh->degrees.tensor == gpt_degree(config->tensor) &&
+         mesh->degrees.data == gpt_degree(config->data) &&
+         mesh->degrees.ring == gpt_degree(config->ring) &&
+         mesh->degrees.ulysses == gpt_degree(config->ulysses)))
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
+                          "degrees",
+                          gpt_degree(config->data), gpt_degree(config->ring),
+                          gpt_degree(config->ulysses), gpt_degree(config->tensor));
+}
+
+/* What depends on the rows of a slice. */
+static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
+    model->config.slice_rows = slice_rows;
+    model->share = gpt_share_make(&model->config, model->mesh);
+    model->n_slices = gpt_n_slices(&model->config);
+    model->slice_rows = gpt_slice_rows(&model->config);
+    model->chunk_rows = gpt_chunk_rows(&model->config);
+    model->loss_rows = gpt_loss_rows(&model->config);
+    model->shares_keys = gpt_shares_keys(&model->config);
+}
+
+/* The session plans with other slices, as long as the model can be computed in these. */
+static void gpt_follow_slices(gpt_model* model) {
+    memo_session_info info;
+    memo_session_get_info(model->session, &info);
+    gpt_set_slice_rows(model, info.plan->slice_rows);
+    model->status = gpt_check_slices(&model->config, &model->error);
+    if (memo_session_get_n_slices(model->session) > model->most_slices)
+        model->status =
+            memo_error_set(&model->error, MEMO_STATUS_UNSUPPORTED,
+                           "gpt_desc.most_slices: %lld; no more slices were to be tried",
+                           (long long)model->most_slices);
+}
+
+/* Requests the memory that lives as long as the session.  The session calls it for each plan that
+ * it tries, and before it runs.  Then all memory is new, the parameters included. */
+static void gpt_setup(void* user, memo_session* session) {
+    gpt_model* model = (gpt_model*)user;
+    const gpt_config* config = &model->config;
+    memo_session_info info;
+    void *sp_memory = NULL, *scratch = NULL;
+    int64_t scratch_bytes = 0;
+    gpt_enter_session(model, session);
+    memo_session_get_info(session, &info);
+    model->streams = info.plan->n_streamed > 0;
+    model->updates_on_host = info.plan->update_is_on_host;
+    model->defers = info.plan->update_at == MEMO_UPDATE_DEFERRED;
+    gpt_destroy_collectives(model);
+    if (model->most_slices) gpt_follow_slices(model);
+    gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
+
+    const int64_t n_angles = model->share.layout.local_tokens * (config->hidden / config->n_heads);
+    model->rope =
+        (char*)gpt_take_persistent(model, "angles of RoPE", gpt_sum_bytes(model, n_angles));
+    model->token_numbers =
+        (int64_t*)gpt_take_persistent(model, "numbers of tokens", 8 * model->n_rows);
+    model->losses = (double*)gpt_take_persistent(model, "losses", 8 * model->n_rows);
+    model->totals = (double*)gpt_take_persistent(model, "totals", gpt_totals_bytes(model));
+    model->update = (gpt_update_values*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
+    if (model->kernels.scratch_bytes)
+        scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
+    if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
+    gpt_take_partial_sums(model);
+    if (gpt_sp_bytes(config, &model->share))
+        sp_memory =
+            gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
+
+    GPT_DO(model, model->kernels.prepare(model->kernels.context, &shapes, model->compute, scratch,
+                                         &model->error));
+    if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
+    if (!gpt_is_idle(model)) gpt_initialize(model);
+    gpt_leave_session(model);
+}
+
+static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+    const gpt_model* model = (const gpt_model*)user;
+    return model->agree(model->agree_user, values, n, error);
+}
+
+/* A new session measures with weights and tokens like a step's: zeros take a GPU less power, and
+ * less time. */
+static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
+    gpt_model* model = (gpt_model*)user;
+    memo_error error;
+    model->is_measured = begins;
+    if (!begins) return;
+    gpt_stage_random(model);
+    if (memo_session_fill_states(session, gpt_initialize_bucket, &error))
+        memo_session_fail(session, error.status, error.message);
+}
+
+/* The caller's budgets, and the model. */
+static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc) {
+    memo_session_desc s = desc->session ? *desc->session : MEMO_ZERO(memo_session_desc);
+    memo_tensor* tensors = model->tensors;
+    gpt_fill_tensors(&desc->config, tensors);
+    if (model->most_slices && !gpt_is_mixed(&desc->config))
+        tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER_OR_ROWS;
+    for (int t = 0; t < GPT_N_TENSORS; t++)
+        model->columns[t] =
+            tensors[t].row_bytes / memo_type_bytes(gpt_tensor_type(&desc->config, t));
+    model->agree = s.agree;
+    model->agree_user = s.user;
+
+    s.device = model->compute ? &model->device : NULL;
+    s.compute_stream = model->compute;
+    gpt_fill_states(model, model->states);
+    s.states = model->states;
+    s.n_states = GPT_N_STATES;
+    s.update = gpt_update_bucket;
+    if (model->kernels.update_on_host && !model->zero) s.update_host = gpt_update_bucket_on_host;
+    s.tensors = tensors;
+    s.n_tensors = gpt_n_tensors(&desc->config);
+    s.n_layers = desc->config.n_layers;
+    s.n_rows = model->n_rows;
+    s.tile_rows = desc->config.tile_rows;
+    s.slice_rows = model->most_slices ? 0 : gpt_slice_rows(&desc->config);
+    if (desc->rows) s.policy = MEMO_POLICY_ROWS;
+    s.rows = desc->rows;
+    s.user = model;
+    s.setup = gpt_setup;
+    s.step = gpt_step;
+    s.recompute = gpt_recompute;
+    s.measuring = gpt_measuring;
+    s.backward_recomputes = gpt_is_split(&desc->config);
+    if (s.agree) s.agree = gpt_agree;
+    return s;
+}
+
+/* What follows from the configuration. */
+static void gpt_model_set(gpt_model* model, const gpt_config* config, const memo_mesh* mesh) {
+    memset(model, 0, sizeof *model);
+    model->config = *config;
+    model->mesh = mesh;
+    model->layout = gpt_layout_make(config);
+    gpt_set_slice_rows(model, config->slice_rows);
+    model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    model->n_rows = model->share.n_rows;
+}
+
+static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    memo_status status = gpt_check_config(&desc->config, error);
+    *result = NULL;
+    if (status) return status;
+    gpt_model* model = (gpt_model*)malloc(sizeof *model);
+    if (!model) return gpt_no_memory("a model", error);
+    gpt_model_set(model, &desc->config, desc->mesh);
+    model->n_micro_batches = desc->n_micro_batches ? desc->n_micro_batches : 1;
+    if (desc->kernels) model->kernels = *desc->kernels;
+    *result = model;
+    return MEMO_STATUS_OK;
+}
+
+/* A model with streams and staging buffers, without a session; also after an error, unless it is
+ * NULL. */
+static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    memo_status status = gpt_model_make(desc, result, error);
+    gpt_model* model = *result;
+    if (!status && (!desc->kernels || !desc->device))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "gpt_desc.kernels, device: must be set; gpt_plan needs none");
+    if (!status && gpt_has_masters(&desc->config) && !desc->device->row_kernel)
+        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                "gpt_desc.device: has no cast for master weights");
+    if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
+    if (status) return status;
+    model->device = *desc->device;
+    if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
+    gpt_create_streams(model);
+    return gpt_finish(model, error);
+}
+
+memo_status gpt_restart(gpt_model* model, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "initial values");
+    gpt_join_sums(model);
+    gpt_clear(model, model->totals, gpt_totals_bytes(model));
+    GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
+    gpt_synchronize(model);
+    model->n_updates = model->first_update = 0;
+    return gpt_finish(model, error);
+}
+
+memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    memo_session_desc s;
+    gpt_model* model;
+    memo_session* session = NULL;
+    memo_status status = gpt_prepare(desc, &model, error);
+    if (!status) {
+        s = gpt_session_desc(model, desc);
+        status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
+                            : memo_session_create(&s, &session, error);
+        model->session = session; /* NULL after a failure, even if setup has set it */
+    }
+    if (!status) status = gpt_restart(model, error);
+    *result = status ? NULL : model;
+    if (status) gpt_destroy(model);
+    return status;
+}
+
+memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile, memo_error* error) {
+    memo_session_desc s;
+    gpt_model* model;
+    memo_status status = gpt_prepare(desc, &model, error);
+    if (!status) {
+        s = gpt_session_desc(model, desc);
+        status = memo_session_measure(&s, profile, error);
+        model->session = NULL;
+    }
+    gpt_destroy(model);
+    return status;
+}
+
+void gpt_destroy(gpt_model* model) {
+    if (!model) return;
+    const memo_device* device = &model->device;
+    /* Destroys in the reverse order of creation; objects that were not created are NULL. */
+    if (model->compute) (void)gpt_wait(model, NULL);
+    gpt_destroy_graph(model);
+    gpt_destroy_collectives(model);
+    memo_session_destroy(model->session);
+    if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
+    if (model->summed) memo_event_destroy(device, model->summed, NULL);
+    if (model->computed) memo_event_destroy(device, model->computed, NULL);
+    if (model->sums) memo_stream_destroy(device, model->sums, NULL);
+    if (model->compute) memo_stream_destroy(device, model->compute, NULL);
+    free(model);
+}
+
+memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
+                     int64_t* least_bytes, memo_error* error) {
+    gpt_desc dry = *desc;
+    gpt_model* model;
+    memo_status status;
+    dry.mesh = NULL;
+    if (plan) *plan = NULL;
+    if ((status = gpt_model_make(&dry, &model, error))) return status;
+    if (!desc->config.slice_rows) model->most_slices = desc->most_slices;
+    memo_session_desc s = gpt_session_desc(model, &dry);
+    if (plan) status = memo_session_plan(&s, profile, plan, error);
+    if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
+    model->session = NULL;
+    gpt_destroy(model);
+    return status;
+}
+
+void gpt_resident_bytes(const gpt_config* config, const memo_step_plan* plan, int64_t bytes[3]) {
+    static const uint32_t uses[3] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, MEMO_STATE_WEIGHTS};
+    const int64_t n_layers = config->n_layers + 2; /* with those of embedding and classifier */
+    int64_t n_streamed = plan->n_streamed;
+    memo_state states[GPT_N_STATES];
+    gpt_model model;
+    gpt_model_set(&model, config, NULL);
+    gpt_fill_states(&model, states);
+
+    /* The order in which memo_step_plan streams, of the last state evenly spread. */
+    for (int owner = 0; owner < 3; owner++) {
+        bytes[owner] = 0;
+        for (int s = 0; s < GPT_N_STATES; s++) {
+            const int64_t n = gpt_min(n_streamed, n_layers);
+            if ((states[s].uses & ~(uint32_t)MEMO_STATE_MADE) != uses[owner]) continue;
+            n_streamed -= n;
+            for (int64_t layer = 0; layer < n_layers; layer++) {
+                const int place = layer == 0 ? 0 : layer < n_layers - 1 ? 1 : 2;
+                const int is_streamed = (layer + 1) * n / n_layers > layer * n / n_layers &&
+                                        (layer > 0 || n_layers > 3);
+                if (place == s % GPT_N_PLACES && !is_streamed)
+                    bytes[owner] += gpt_round_up(states[s].size_bytes, 512);
+            }
+        }
+    }
+}
+
+memo_session* gpt_session(gpt_model* model) { return model->session; }
+memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
+
+int64_t gpt_tensor_bytes(const gpt_model* model) {
+    const gpt_tensor_state* t = &model->tensor;
+    int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
+    if (t->norms) n_bytes += t->norms->sent_bytes;
+    for (int a = 0; a < GPT_MAX_LEVELS; a++)
+        for (int b = 0; b < GPT_MAX_LEVELS; b++) {
+            const degree_comms* pair = &t->pairs[a][b];
+            if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
+            if (pair->across) n_bytes += pair->across->sent_bytes;
+        }
+    return n_bytes;
+}

@@ -1,0 +1,283 @@
+#include "gpt/model/parallel.h"
+
+#include "gpt/model/enqueue.h"
+
+gpt_rows gpt_updated_part(const gpt_model* model, int64_t bucket) {
+    return gpt_bucket_rows(model, GPT_MOMENTS1, bucket);
+}
+
+gpt_rows gpt_part_rows_of(gpt_rows part, const gpt_parameter* p) {
+    gpt_rows rows = gpt_rows_make(p->offset > part.begin ? p->offset : part.begin,
+                                  gpt_min(p->offset + p->n, part.end));
+    if (rows.end < rows.begin) rows.end = rows.begin;
+    return rows;
+}
+
+/* --- sums of gradients, behind the backward ---
+ *
+ * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the
+ * compute stream goes on with the next bucket.  Each bucket is summed as a whole: where a sum is
+ * cut may change its bits.  With zero 2 it is summed in every micro-batch, otherwise in the last
+ * one of a step. */
+
+/* Operations up to gpt_end_sum run on the stream of sums, after all that compute has now.  Returns
+ * the compute stream. */
+static memo_stream gpt_begin_sum(gpt_model* model) {
+    const memo_stream compute = model->compute;
+    if (gpt_is_idle(model)) return compute;
+    model->status = memo_event_record(&model->device, model->computed, compute, &model->error);
+    GPT_TRY(model, memo_event_wait(&model->device, model->computed, model->sums, &model->error));
+    model->compute = model->sums;
+    return compute;
+}
+
+static void gpt_end_sum(gpt_model* model, memo_stream compute) {
+    GPT_DO(model, memo_event_record(&model->device, model->summed, model->sums, &model->error));
+    model->is_summing = !gpt_is_idle(model);
+    model->compute = compute;
+}
+
+void gpt_join_sums(gpt_model* model) {
+    if (model->is_summing && !gpt_is_idle(model))
+        model->status =
+            memo_event_wait(&model->device, model->summed, model->compute, &model->error);
+    model->is_summing = 0;
+}
+
+/* Over the ranks that train copies.  With ZeRO each rank receives its part of the sum. */
+static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
+    const memo_type type = gpt_sum_type(model->config.type);
+    const int64_t begin = gpt_bucket_begin(model, bucket);
+    const int64_t n = gpt_count(gpt_whole_bucket(model, bucket));
+    const int64_t n_part = n / model->share.n_ranks;
+    if (gpt_is_idle(model)) return;
+    char* gradients = gpt_gradient(model, begin);
+    char* part = gradients + gpt_sum_bytes(model, model->share.rank * n_part);
+    if (!model->zero) {
+        gpt_all_reduce(model, model->gradient, "sum over ranks", gradients, n, type);
+        return;
+    }
+    gpt_announce_ranges(model, "sum over ranks", gradients, gpt_sum_bytes(model, n), part,
+                        gpt_sum_bytes(model, n_part));
+    GPT_TRY(model, memo_reduce_scatter(model->gradient, model->compute, gradients, part, n_part,
+                                       type, MEMO_REDUCTION_SUM, &model->error));
+    if (model->zero == 2)
+        gpt_add(model, "add to the rank's part", type,
+                gpt_address(model, GPT_GRADIENTS, begin + model->share.rank * n_part), part,
+                n_part);
+}
+
+/* For degrees 2^a < 2^b. */
+static int gpt_level(int32_t degree) {
+    int level = 0;
+    while (1 << level < degree) level++;
+    return level;
+}
+degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
+}
+
+/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses
+ * them. */
+static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    if (p->initial_std <= 0) return model->tensor.norms;
+    return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
+}
+
+/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that
+ * this rank updates. */
+static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t i = gpt_bucket_tensor(model, bucket);
+    for (; i < gpt_bucket_tensor(model, bucket + 1) && !gpt_is_idle(model); i++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, i);
+        const gpt_rows rows = gpt_part_rows_of(part, &p);
+        memo_comm* ranks = gpt_ranks_to_sum(model, &p);
+        if (!ranks || !gpt_count(rows)) continue;
+        gpt_all_reduce(model, ranks, "sum over tensor ranks",
+                       gpt_address(model, GPT_GRADIENTS, rows.begin), gpt_count(rows),
+                       gpt_sum_type(model->config.type));
+    }
+}
+
+/* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.
+ * Then, at the end of a step, over tensor ranks. */
+static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
+                           int over_tensor_ranks) {
+    over_copies &= model->gradient != NULL;
+    over_tensor_ranks &= gpt_degree(model->config.tensor) > 1 && bucket > 0 &&
+                         bucket < gpt_n_buckets(&model->config) - 1; /* copies are equal */
+    if (!over_copies && !over_tensor_ranks) return;
+    memo_stream compute = gpt_begin_sum(model);
+    if (over_copies) gpt_sum_copies(model, bucket);
+    if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
+    gpt_end_sum(model, compute);
+}
+
+void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
+    const gpt_rows whole = gpt_whole_bucket(model, bucket);
+    gpt_array* sums = &model->buckets[gpt_bucket_place(model, bucket)];
+    if (model->zero < 2) return;
+    *sums = gpt_take_sums(model, whole, 1);
+    gpt_clear(model, sums->address, gpt_bytes(*sums, whole));
+}
+
+void gpt_give_summed_bucket(gpt_model* model) {
+    if (!model->has_summed_bucket) return;
+    gpt_join_sums(model);
+    gpt_give(model, model->summed_bucket);
+    model->has_summed_bucket = 0;
+}
+
+static double* gpt_lanes_of(const gpt_model* model, int64_t part) {
+    return &model->totals[GPT_TOTAL_LANES + part * GPT_LANES];
+}
+
+static void gpt_add_squares_of(gpt_model* model, int64_t part, gpt_rows rows) {
+    gpt_op op = gpt_op_make("squares of the gradient", GPT_KIND_SQUARES);
+    gpt_squares_args* a = &op.args.squares;
+    a->n = gpt_count(rows);
+    if (!a->n) return; /* perhaps of no bucket */
+    gpt_use_sums(model, &op, GPT_READ, &a->x, gpt_address(model, GPT_GRADIENTS, rows.begin), a->n);
+    gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, part), MEMO_TYPE_F64, GPT_LANES);
+    gpt_launch(model, &op);
+}
+
+int64_t gpt_n_parts(const gpt_model* model) { return model->zero ? 1 : model->share.n_ranks; }
+
+/* Of a bucket, part by part: the sum over ranks has the same order.  Tensor ranks add the elements
+ * that no lower rank holds. */
+static void gpt_add_squares(gpt_model* model, int64_t bucket) {
+    for (int64_t r = 0; r < gpt_n_parts(model); r++) {
+        const gpt_rows part = gpt_part_at(model, bucket, model->zero ? model->share.rank : r);
+        int64_t t = gpt_bucket_tensor(model, bucket);
+        if (model->share.tensor_rank == 0) gpt_add_squares_of(model, r, part);
+        for (; model->share.tensor_rank && t < gpt_bucket_tensor(model, bucket + 1); t++) {
+            const gpt_parameter p = gpt_parameter_at(&model->config, t);
+            if (model->share.tensor_rank < p.degree)
+                gpt_add_squares_of(model, r, gpt_part_rows_of(part, &p));
+        }
+    }
+}
+
+void gpt_end_bucket(gpt_model* model, int64_t bucket) {
+    gpt_give_summed_bucket(model);
+    gpt_sum_bucket(model, bucket, model->zero == 2 || model->is_last, model->is_last);
+    if (model->streams) gpt_join_sums(model);
+    if (model->streams && model->is_last) gpt_add_squares(model, bucket);
+    if (model->zero < 2) return;
+    model->summed_bucket = model->buckets[gpt_bucket_place(model, bucket)];
+    model->has_summed_bucket = 1;
+}
+
+static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {
+    if (!ranks || ranks->size == 1) return;
+    gpt_all_reduce(model, ranks, "totals over ranks", model->totals + first, end - first,
+                   MEMO_TYPE_F64);
+}
+
+void gpt_reduce_totals(gpt_model* model) {
+    gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_SUMMED);
+    gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_SUMMED : GPT_TOTAL_SQUARES);
+}
+
+/* Gathers the parts of a bucket's weights, after each rank has updated its own part. */
+static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
+    const gpt_rows own = gpt_part_at(model, bucket, model->share.rank);
+    if (!model->zero || gpt_is_idle(model) || model->is_measured) return;
+    gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, own.begin),
+                   gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(own));
+}
+
+/* --- the update --- */
+
+void gpt_gradient_norm(gpt_model* model) {
+    double* totals = model->totals;
+    for (int64_t b = gpt_n_buckets(&model->config); b-- > 0 && !model->streams;)
+        gpt_add_squares(model, b);
+    for (int64_t r = 0; r < gpt_n_parts(model); r++) {
+        gpt_op op = gpt_op_make("gradient norm", GPT_KIND_NORM_TOTAL);
+        gpt_total_args* a = &op.args.total;
+        gpt_use(&op, GPT_WRITTEN, &a->total, &totals[GPT_TOTAL_SQUARES], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->vote, &totals[GPT_TOTAL_VOTES], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, r), MEMO_TYPE_F64, GPT_LANES);
+        gpt_use_bytes(&op, GPT_READ, &a->values, model->update, (int64_t)sizeof *model->update);
+        gpt_launch(model, &op);
+    }
+}
+
+/* Updates `rows` of a parameter, on the device or on the host. */
+static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, int on_host, gpt_rows rows,
+                                          const gpt_parameter* p) {
+    const gpt_handed_update* handed = model->handed;
+    gpt_adamw_args a = MEMO_ZERO(gpt_adamw_args);
+    a.squares = on_host ? &handed->squares : &model->totals[GPT_TOTAL_SQUARES];
+    a.values = on_host ? &handed->values : model->update;
+    a.rounding.seed = model->config.seed;
+    a.rounding.first = rows.begin;
+    a.states = gpt_state_type(&model->config);
+    a.decays = p->initial_std > 0;
+    a.n = gpt_count(rows);
+    a.parameters = gpt_address_at(model, on_host, gpt_full_weights(model), rows.begin);
+    if (gpt_has_masters(&model->config))
+        a.weights = gpt_address_at(model, on_host, GPT_WEIGHTS, rows.begin);
+    a.gradients = gpt_address_at(model, on_host, GPT_GRADIENTS, rows.begin);
+    a.moments1 = gpt_address_at(model, on_host, GPT_MOMENTS1, rows.begin);
+    a.moments2 = gpt_address_at(model, on_host, GPT_MOMENTS2, rows.begin);
+    return a;
+}
+
+/* Updates the elements of a parameter in this part. */
+static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter* p) {
+    const gpt_rows rows = gpt_part_rows_of(part, p);
+    gpt_op op = gpt_op_make("AdamW", GPT_KIND_ADAMW);
+    gpt_adamw_args* a = &op.args.adamw;
+    const int64_t n = gpt_count(rows);
+    if (!n || gpt_is_idle(model)) return;
+    *a = gpt_adamw_args_make(model, 0, rows, p);
+    gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients, gpt_sum_bytes(model, n));
+    gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
+    gpt_use_bytes(&op, GPT_READ, &a->values, a->values, (int64_t)sizeof *a->values);
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->parameters, a->parameters, gpt_sum_bytes(model, n));
+    if (a->weights) gpt_use_bytes(&op, GPT_WRITTEN, &a->weights, a->weights, gpt_n_bytes(model, n));
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->moments1, a->moments1,
+                  gpt_array_bytes(model, GPT_MOMENTS1, n));
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->moments2, a->moments2,
+                  gpt_array_bytes(model, GPT_MOMENTS2, n));
+    gpt_launch(model, &op);
+}
+
+void gpt_update_bucket(void* user, memo_session* session, int32_t layer) {
+    gpt_model* model = (gpt_model*)user;
+    const int64_t bucket = layer + 1;
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t t = gpt_bucket_tensor(model, bucket);
+    snprintf(model->phase, sizeof model->phase, "update");
+    for (; t < gpt_bucket_tensor(model, bucket + 1); t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        gpt_adamw_part(model, part, &p);
+    }
+    gpt_gather_weights(model, bucket);
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t layer) {
+    const gpt_model* model = (const gpt_model*)user;
+    int64_t t = gpt_bucket_tensor(model, layer + 1);
+    (void)session;
+    for (; t < gpt_bucket_tensor(model, layer + 2); t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        const gpt_adamw_args a =
+            gpt_adamw_args_make(model, 1, gpt_rows_make(p.offset, p.offset + p.n), &p);
+        model->kernels.update_on_host(&a);
+    }
+}
+
+void gpt_set_masters(gpt_model* model, int64_t bucket) {
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    const memo_type type = model->config.type;
+    if (!gpt_has_masters(&model->config) || gpt_is_idle(model)) return;
+    gpt_cast(model, gpt_address(model, GPT_MASTERS, part.begin), gpt_sum_type(type),
+             gpt_weight(model, part.begin), type, gpt_count(part));
+}

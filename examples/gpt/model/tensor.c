@@ -1,0 +1,420 @@
+#include "gpt/model/tensor.h"
+
+#include "extras/memo_look.h"
+#include "gpt/model/check.h"
+#include "gpt/model/layer.h"
+#include "gpt/model/parallel.h"
+
+/* ---- parts ---- */
+
+/* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's
+ * tensors. */
+static int64_t gpt_work_bytes(const gpt_model* model) {
+    const gpt_layout* at = &model->layout;
+    const gpt_rows part =
+        gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), 0);
+    const int64_t n_rows = part.end, hidden = model->config.hidden;
+    const gpt_widths w = gpt_even_widths(&model->config);
+    const int64_t attention = hidden + 2 * w.q +
+                              (gpt_is_mixed(&model->config)      ? hidden + 2 * w.kv
+                               : gpt_has_masters(&model->config) ? 2 * w.kv
+                                                                 : 0);
+    const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
+    /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
+    const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->widths.wide + at->widths.up))
+                              : n_rows * (2 * hidden + w.wide + w.up);
+    return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
+           gpt_sum_bytes(model, n_rows * w.heads + chunk) + 8 * 64;
+}
+
+/* With slices memo_blocks runs one layer of one slice at a time, otherwise all layers. */
+static int32_t gpt_n_blocks(const gpt_model* model) {
+    return 2 * (model->n_slices > 1 ? 1 : model->config.n_layers);
+}
+/* The layer's number among those that memo_blocks runs. */
+static int32_t gpt_blocks_layer(const gpt_model* model, int32_t layer) {
+    return model->n_slices > 1 ? 0 : layer;
+}
+
+/* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
+ * rows. */
+static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
+    return block < 0 || block >= 2 * model->config.n_layers
+               ? gpt_degree(model->config.tensor)
+               : gpt_block_degree(&model->config, block);
+}
+
+/* Begins the work of a block's part and returns its rows.  Its operations take its name, and its
+ * requests start again. */
+static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
+    const int32_t block = model->tensor.first_block + call->block;
+    const gpt_rows part = gpt_part_rows(model, call->part);
+    const gpt_rows rows = gpt_group_rows(model, part, gpt_degree_at(model, block));
+    gpt_tensor_state* t = &model->tensor;
+    snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)block / 2,
+             'a' + (int)call->part % 26);
+    t->is_in_block = 1;
+    t->direction = 0;
+    t->block = block;
+    t->part = call->part;
+    t->work_used = 0;
+    t->sum_begin = (rows.begin - part.begin) * model->config.hidden;
+    t->sum_end = (rows.end - part.begin) * model->config.hidden;
+    return rows;
+}
+
+static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
+    model->tensor.is_in_block = 0;
+    model->pass = GPT_PASS_BOTH;
+    return gpt_finish(model, error);
+}
+
+/* ---- the residual stream and its gradient ---- */
+
+/* Adds the output of a block to x. */
+static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_residual(model, t->x, t->x, t->partial, block / 2,
+                 block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+}
+
+/* dx += g, the sum of the gradient from the block above. */
+static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_add(model, "gradient of the block above", model->config.type, gpt_at(t->dx, rows.begin),
+            gpt_at(t->gradient, rows.begin), gpt_count(rows) * model->config.hidden);
+}
+
+/* ---- sums over tensor ranks ---- */
+
+static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
+}
+
+/* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This
+ * rank first adds the sum of its block to its slice. */
+static void gpt_gather_slices(gpt_model* model, int32_t degree, int32_t next) {
+    const gpt_tensor_state* t = &model->tensor;
+    const gpt_rows part = gpt_part_rows(model, t->part);
+    const gpt_rows from = gpt_group_rows(model, part, degree),
+                   to = gpt_group_rows(model, part, next);
+    const gpt_array x = t->direction > 0 ? t->x : t->dx;
+    memo_comm* across = gpt_pair(model, degree, next)->across;
+    if (t->direction > 0)
+        gpt_add_output(model, t->block, from);
+    else
+        gpt_add_gradient(model, from);
+    gpt_all_gather(model, across, "gather rows", gpt_at(x, from.begin), gpt_at(x, to.begin),
+                   gpt_count(from) * model->config.hidden);
+}
+
+/* The collective of the block that was called last.  memo_blocks calls it right after the block. */
+static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
+                                   const memo_collective_call* call, memo_error* error) {
+    gpt_model* model = (gpt_model*)comm->context;
+    const gpt_tensor_state* t = &model->tensor;
+    const int64_t n = t->sum_end - t->sum_begin;
+    const int32_t degree = gpt_degree_at(model, t->block);
+    const int32_t next = t->direction ? gpt_degree_at(model, t->block + t->direction) : 0;
+    memo_comm* ranks = gpt_ranks_of(model, degree);
+    const memo_stream compute = model->compute;
+    char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
+    if (n == 0) return MEMO_STATUS_OK;
+    model->compute = stream; /* where the sum is */
+    if (ranks->size > 1)     /* not sub-batches alone, nor a block of one rank */
+        gpt_all_reduce(model, ranks, "sum over ranks", sum, n, call->type);
+    if (next > degree) gpt_gather_slices(model, degree, next);
+    model->compute = compute;
+    return gpt_finish(model, error);
+}
+
+/* ---- forward ---- */
+
+/* The residual stream adds the output of the previous block; a layer keeps what its backward
+ * needs. */
+static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    const int32_t block = t->block;
+    if (call->block > 0 && gpt_degree_at(model, block - 1) >= gpt_degree_at(model, block))
+        gpt_add_output(model, block - 1, rows); /* otherwise it is gathered with the output */
+    gpt_copy_rows(model, gpt_tensor(model, block / 2, block % 2 ? GPT_MIDDLE : GPT_INPUT), t->x,
+                  rows);
+}
+
+static memo_status gpt_block_forward(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "forward");
+    const int32_t layer = model->tensor.block / 2;
+    gpt_rows need[GPT_N_TENSORS], chunk;
+    memset(need, 0, sizeof need);
+    for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
+    gpt_enter_block(model, call, rows);
+    model->tensor.direction = 1;
+    if (call->block % 2 == 0)
+        gpt_compute_attention(model, layer, need, rows, model->tensor.partial);
+    else
+        gpt_compute_mlp(model, layer, need);
+
+    for (chunk.begin = rows.begin; call->block % 2 && chunk.begin < rows.end;
+         chunk.begin = chunk.end) {
+        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+        gpt_begin_chunk(model, layer, chunk);
+        gpt_down(model, layer, model->tensor.partial, chunk);
+        gpt_end_chunk(model);
+    }
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_forward_end(void* context, const memo_block_call* call,
+                                         memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "forward");
+    const int32_t block = model->tensor.block;
+    if (gpt_degree_at(model, block) == gpt_degree(model->config.tensor)) /* else gathered */
+        gpt_add_output(model, block, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- recomputation ---- */
+
+static memo_status gpt_block_recompute(void* context, const memo_block_call* call,
+                                       memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "recompute");
+    const int32_t layer = model->tensor.block / 2;
+    gpt_tensor_state* t = &model->tensor;
+    gpt_rows need[GPT_N_TENSORS];
+    for (int i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(t->need[i], rows);
+    t->sum_end = t->sum_begin; /* no operation reads the output of the MLP */
+    if (call->block % 2 == 0) {
+        const int64_t begin = gpt_part_rows(model, call->part).begin;
+        t->sum_begin = (need[GPT_MIDDLE].begin - begin) * model->config.hidden;
+        t->sum_end = (need[GPT_MIDDLE].end - begin) * model->config.hidden;
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+    } else {
+        gpt_compute_middle(model, layer, t->partial, need);
+    }
+    return gpt_end_block(model, error);
+}
+
+/* ---- backward ---- */
+
+static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    const int32_t layer = t->block / 2;
+    gpt_rows chunk;
+    if (call->block % 2 == 0) {
+        gpt_backward_attention(model, layer, t->gradient, t->dx, rows);
+        return;
+    }
+    for (chunk.begin = rows.begin; chunk.begin < rows.end; chunk.begin = chunk.end) {
+        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+        gpt_begin_chunk(model, layer, chunk);
+        gpt_backward_mlp(model, layer, t->gradient, t->dx, chunk);
+        gpt_end_chunk(model);
+    }
+}
+
+/* The next chunk takes the memory of a chunk, so its weights cannot wait for the pass of
+ * weights. */
+static int gpt_is_in_chunks(const gpt_model* model, const memo_block_call* call) {
+    return model->config.mlp_rows && call->block % 2;
+}
+
+static memo_status gpt_block_backward(void* context, const memo_block_call* call,
+                                      memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "backward");
+    model->tensor.direction = -1;
+    if (call->block < gpt_n_blocks(model) - 1 &&
+        gpt_degree_at(model, model->tensor.block + 1) >= gpt_degree_at(model, model->tensor.block))
+        gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
+    gpt_clear(model, gpt_at(model->tensor.gradient, rows.begin),
+              gpt_bytes(model->tensor.gradient, rows));
+    model->pass = gpt_is_in_chunks(model, call) ? GPT_PASS_BOTH : GPT_PASS_INPUTS;
+    gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+/* For the part whose inputs' gradients were computed last: the same requests return the same
+ * addresses. */
+static memo_status gpt_block_weights(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "weights");
+    model->pass = GPT_PASS_WEIGHTS;
+    if (!gpt_is_in_chunks(model, call)) gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_backward_end(void* context, const memo_block_call* call,
+                                          memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_rows rows = gpt_begin_block(model, call, "backward");
+    if (gpt_degree_at(model, 0) == gpt_degree(model->config.tensor)) /* else gathered */
+        gpt_add_gradient(model, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- a layer ---- */
+
+/* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the
+ * MLP. */
+static gpt_array gpt_take_block_work(gpt_model* model) {
+    const gpt_array work =
+        gpt_take_typed(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, MEMO_TYPE_U8);
+    model->tensor.work = work.address;
+    model->tensor.work_bytes = gpt_work_bytes(model);
+    return work;
+}
+
+/* The buffers of sums hold the open slice. */
+static void gpt_place_blocks(gpt_model* model, int32_t layer) {
+    gpt_tensor_state* t = &model->tensor;
+    t->first_block = 2 * (layer - gpt_blocks_layer(model, layer));
+    t->partial.begin = t->gradient.begin = model->open.begin;
+}
+
+void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
+    gpt_array work;
+    if (model->config.mlp_rows) work = gpt_take_block_work(model);
+    model->tensor.x = x;
+    gpt_place_blocks(model, layer);
+    GPT_DO(model, memo_blocks_forward(model->tensor.blocks, gpt_blocks_layer(model, layer),
+                                      &model->error));
+    if (model->config.mlp_rows) gpt_give(model, work);
+}
+
+/* Recomputes the rows that the engine did not restore.  While the session measures, it times
+ * recomputation separately. */
+static void gpt_find_need(gpt_model* model, int32_t layer) {
+    /* The swap engine's number of the open slice. */
+    const int32_t step = layer * memo_session_get_n_slices(model->session) +
+                         (int32_t)(model->open.begin / model->slice_rows);
+    gpt_rows* need = model->tensor.need;
+    memo_session_info info;
+    memset(need, 0, sizeof model->tensor.need);
+    if (model->is_measured || gpt_is_idle(model)) return;
+    memo_session_get_info(model->session, &info);
+    for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
+        memo_swap_get_recompute_rows(info.swap, step, t, &need[t].begin, &need[t].end);
+        need[t].begin += model->open.begin;
+        need[t].end += model->open.begin;
+    }
+}
+
+void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
+    gpt_tensor_state* t = &model->tensor;
+    const gpt_array work = gpt_take_block_work(model);
+    t->dx = dx;
+    gpt_place_blocks(model, layer);
+    gpt_find_need(model, layer);
+    GPT_DO(model, memo_blocks_backward(t->blocks, gpt_blocks_layer(model, layer), &model->error));
+    gpt_give(model, work);
+}
+
+void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]) {
+    gpt_tensor_state* t = &model->tensor;
+    for (int32_t s = 0; s < t->n_parts; s++) {
+        const gpt_rows rows = gpt_part_rows(model, s);
+        gpt_rows need[GPT_N_TENSORS];
+        for (int32_t i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+        gpt_compute_middle(model, layer, t->partial, need);
+    }
+}
+
+/* ---- begin and end ---- */
+
+void gpt_take_partial_sums(gpt_model* model) {
+    const int64_t hidden = model->config.hidden;
+    const int64_t n_bytes = gpt_n_bytes(model, model->slice_rows * hidden);
+    gpt_tensor_state* t = &model->tensor;
+    t->n_parts = gpt_degree(model->config.sub_batches);
+    if (!gpt_is_split(&model->config)) return;
+    char* address = (char*)gpt_take_persistent(model, "partial sums", 2 * n_bytes);
+    const gpt_array partial = {address, 0, hidden, model->config.type, 0};
+    t->partial = t->gradient = partial;
+    t->gradient.address = gpt_offset(address, n_bytes);
+}
+
+/* Does nothing unless the first degree is the smaller one. */
+static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    degree_comms* pair = gpt_pair(model, degree, larger);
+    if (degree < larger && !pair->tensor && !model->status)
+        model->status =
+            degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
+}
+
+/* All tensor ranks call this and make the same communicators in the same order. */
+static void gpt_create_pairs(gpt_model* model) {
+    gpt_tensor_state* t = &model->tensor;
+    const int32_t all = gpt_degree(model->config.tensor);
+    if (all > 1)
+        model->status =
+            memo_comm_split(t->ranks, 0, t->ranks->rank, "norms", &t->norms, &model->error);
+    for (int32_t block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config);
+         block++) {
+        const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
+        gpt_create_pair(model, degree, all);
+        gpt_create_pair(model, degree, next);
+        gpt_create_pair(model, next, degree);
+    }
+}
+
+void gpt_destroy_blocks(gpt_model* model) {
+    memo_blocks_destroy(model->tensor.blocks);
+    for (int a = 0; a < GPT_MAX_LEVELS; a++)
+        for (int b = 0; b < GPT_MAX_LEVELS; b++) degree_comms_destroy(&model->tensor.pairs[a][b]);
+    memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
+    memo_comm_destroy(model->tensor.norms);
+    model->tensor.norms = NULL;
+    model->tensor.blocks = NULL;
+}
+
+void gpt_create_blocks(gpt_model* model) {
+    gpt_tensor_state* t = &model->tensor;
+    memo_blocks_desc blocks = MEMO_ZERO(memo_blocks_desc);
+    memo_block_buffers* buffers;
+    if (!gpt_is_split(&model->config)) return;
+    buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
+    if (!buffers) {
+        model->status = gpt_no_memory("sub-batches", &model->error);
+        return;
+    }
+    for (int32_t s = 0; s < t->n_parts; s++) {
+        const gpt_rows rows =
+            gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), s);
+        buffers[s].output = gpt_at(t->partial, rows.begin);
+        buffers[s].gradient = gpt_at(t->gradient, rows.begin);
+        buffers[s].count = gpt_count(rows) * model->config.hidden;
+    }
+
+    /* Sums go through gpt_sum_partial, which restricts them to the rows that are read. */
+    t->ranks = model->mesh->tensor;
+    gpt_create_pairs(model);
+    t->sums = *t->ranks;
+    t->sums.context = model;
+    t->sums.collective = gpt_sum_partial;
+
+    blocks.device = &model->device;
+    blocks.compute_stream = model->compute;
+    blocks.comm = &t->sums;
+    blocks.type = model->config.type;
+    blocks.schedule.order = model->config.schedule;
+    blocks.schedule.n_blocks = gpt_n_blocks(model);
+    blocks.schedule.n_parts = t->n_parts;
+    blocks.schedule.splits_sequence = model->shares_keys && t->n_parts > 1;
+    blocks.buffers = buffers;
+    blocks.functions.context = model;
+    blocks.functions.forward = gpt_block_forward;
+    blocks.functions.recompute = gpt_block_recompute;
+    blocks.functions.backward = gpt_block_backward;
+    blocks.functions.weights = gpt_block_weights;
+    blocks.functions.forward_end = gpt_block_forward_end;
+    blocks.functions.backward_end = gpt_block_backward_end;
+    GPT_TRY(model, memo_blocks_create(&blocks, &t->blocks, &model->error));
+    free(buffers);
+}

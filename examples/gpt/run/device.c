@@ -1,0 +1,271 @@
+#include "gpt/run/device.h"
+
+#include <stdio.h>
+#include <string.h>
+#ifdef MEMO_SP_NCCL
+#include <nccl.h>
+#endif
+
+#include "gpt/model/check.h"
+#include "gpt/run/compute.h"
+#include "gpt/run/launch.h"
+#include "gpt/show/report.h"
+
+/* Returns half of what the machine could give to programs; 1e18 if that is unknown. */
+static int64_t train_machine_bytes(void) {
+    FILE* file = fopen("/proc/meminfo", "r");
+    char line[128];
+    long long n_kib = -1;
+    while (file && n_kib < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lld", &n_kib) != 1) n_kib = -1;
+    if (file) fclose(file);
+    return n_kib < 0 ? (int64_t)1e18 : n_kib * 512;
+}
+
+gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
+    gpt_cudnn_desc desc;
+    desc.is_deterministic = (int32_t)o->is_deterministic;
+    desc.scratch_bytes = o->attention_memory;
+    return desc;
+}
+
+#ifdef TRAIN_CUDA
+int32_t train_gpu; /* CUDA's number of the GPU of this process */
+
+memo_device* train_running;
+pthread_mutex_t train_running_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void train_device_set_running(memo_device* device) {
+    pthread_mutex_lock(&train_running_mutex);
+    train_running = device;
+    pthread_mutex_unlock(&train_running_mutex);
+}
+
+void train_device_enter(const train_device* d) { train_device_set_running(d->device); }
+
+void train_device_close(train_device* d) {
+    gpt_cuda_kernels_destroy(d->cuda);
+#ifdef TRAIN_CUDNN
+    gpt_cudnn_destroy(d->cudnn);
+#endif
+    train_device_set_running(NULL);
+    if (d->device) memo_cuda_device_destroy(d->device);
+    memset(d, 0, sizeof *d);
+}
+
+memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
+    memo_status status;
+    memset(d, 0, sizeof *d);
+#ifdef TRAIN_CUDNN
+    const gpt_cudnn_desc desc = train_cudnn_desc(o);
+    gpt_cuda_attention attention;
+    if ((status = gpt_cudnn_create(&desc, &d->cudnn, error))) return status;
+    attention = gpt_cudnn_attention(d->cudnn);
+    status = gpt_cuda_kernels_create(&attention, &d->cuda, error);
+#else
+    (void)o;
+    status = gpt_cuda_kernels_create(NULL, &d->cuda, error);
+#endif
+    if (status)
+        train_device_close(d);
+    else
+        d->kernels = gpt_cuda_kernels_table(d->cuda);
+    return status;
+}
+
+memo_status train_device_open(train_device* d, const train_options* o, const thread_rank* rank,
+                              int64_t device_memory, int64_t host_memory, memo_error* error) {
+    memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
+    (void)rank;
+    desc.ordinal = train_gpu;
+    desc.device_memory_bytes = device_memory;
+    desc.host_memory_bytes = host_memory;
+    desc.is_exportable = (int32_t)o->is_registered;
+    /* A capacity that the user states is tried: some machines get more free memory when a program
+     * asks for it. */
+    if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;
+    memo_status status = train_device_plan(d, o, error);
+    if (!status) status = memo_cuda_device_create(&desc, &d->device, error);
+    if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
+    if (status)
+        train_device_close(d);
+    else
+        train_device_set_running(d->device);
+    return status;
+}
+
+void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
+    memo_cuda_device_stats stats;
+    memo_cuda_device_get_stats(d->device, &stats);
+    *device_bytes = stats.device_peak_bytes;
+    *host_bytes = stats.host_peak_bytes;
+}
+
+/* Ranks are processes, and attention over ranks is an option of the kernels. */
+static memo_status train_device_check_ranks(const train_options* o, const gpt_kernels* kernels,
+                                            memo_error* error) {
+#ifndef MEMO_SP_NCCL
+    if (o->ranks > 1)
+        return gpt_invalid(error,
+                           "--ranks %lld: this program was built without NCCL, for one GPU; "
+                           "make NCCL_HOME=... builds it with NCCL",
+                           o->ranks);
+#endif
+    if (o->ranks > 1 && !train_place.launcher)
+        return gpt_invalid(error,
+                           "--ranks %lld: a rank is a process; start this program with mpirun "
+                           "-n %lld, torchrun or srun",
+                           o->ranks, o->ranks);
+    if (o->ring * o->ulysses > 1 && !kernels->attention.forward)
+        return gpt_invalid(error,
+                           "--ring %lld, --ulysses %lld: the attention of these kernels does "
+                           "not run over ranks; --data and --tensor work",
+                           o->ring, o->ulysses);
+    return MEMO_STATUS_OK;
+}
+
+/* Refuses what a graph cannot hold.  Before 2.26 NCCL does not order the operations of several
+ * communicators in a graph, which could then wait for each other. */
+static memo_status train_device_check_graph(const train_options* o, memo_error* error) {
+#ifdef MEMO_SP_NCCL
+    const char* order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    int version = 0;
+    if (o->is_graph && o->ranks > 1 &&
+        (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 26, 0) ||
+         (order && strcmp(order, "1") != 0)))
+        return gpt_invalid(
+            error,
+            "--graph, --ranks %lld: NCCL %d.%d does not order a graph's operations; NCCL 2.26 with "
+            "NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would work",
+            o->ranks, version / 10000, version / 100 % 100);
+#endif
+    if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
+        return gpt_invalid(error,
+                           "--accumulate %lld: --graph takes at most %d micro-batches; "
+                           "--accumulate %d would work",
+                           o->accumulate, (int)GPT_STAGED_MAX, (int)GPT_STAGED_MAX);
+    return MEMO_STATUS_OK;
+}
+
+memo_status train_device_check(train_options* o, memo_error* error) {
+    int64_t free_bytes = 0, total_bytes;
+    train_device d;
+    memo_status status = train_device_check_graph(o, error);
+    if (status) return status;
+#ifdef TRAIN_CUDNN
+    if (!o->type)
+        return gpt_invalid(error,
+                           "--type f32: cuDNN's attention takes bf16 only; --type bf16, or a "
+                           "program built without CUDNN=, would work");
+    if (o->compare && !o->is_deterministic)
+        return gpt_invalid(error,
+                           "--compare %lld: with --deterministic 0 gradients differ between "
+                           "runs; --deterministic 1 would work",
+                           o->compare);
+#endif
+    if (o->is_dry_run) return MEMO_STATUS_OK;
+    if (o->link_bandwidth)
+        return gpt_invalid(error,
+                           "--link-bandwidth has no effect without --dry-run: a GPU's copies "
+                           "are measured");
+
+    /* What the GPU itself says. */
+    status = train_device_open(&d, o, NULL, 0, 0, error);
+    if (status) return status;
+    status = train_device_check_ranks(o, &d.kernels, error);
+    if (!status) status = memo_memory_info(d.device, &free_bytes, &total_bytes, error);
+    train_device_close(&d);
+    if (status) return status;
+    if (o->device_memory > total_bytes)
+        return gpt_invalid(
+            error,
+            "--device-memory %s: the GPU has %s, of which %s are free; no --device-memory would "
+            "take what libraries leave",
+            bytes_name(o->device_memory), bytes_name(total_bytes), bytes_name(free_bytes));
+    return status;
+}
+
+int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes) {
+    size_t free_bytes = 0, total_bytes;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+    return device_bytes <= (int64_t)(free_bytes / 2) &&
+           o->ranks * host_bytes <= train_machine_bytes();
+}
+
+memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error) {
+    memo_cuda_device_stats stats;
+    int64_t total_bytes;
+    memo_cuda_device_get_stats(d->device, &stats);
+    if (memo_memory_info(d->device, room, &total_bytes, error)) return error->status;
+    *room += stats.device_bytes;
+    return MEMO_STATUS_OK;
+}
+
+void train_device_print(const train_options* o, int64_t n_here) {
+#ifdef TRAIN_CUDNN
+    const char* attention = o->is_deterministic
+                                ? "cuDNN's attention, deterministic"
+                                : "cuDNN's attention, whose gradients differ between runs";
+#else
+    const char* attention =
+        "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
+#endif
+    (void)n_here;
+    printf("compute   a GPU: products by cuBLASLt, %lld rows at a time; %s\n", o->tile, attention);
+}
+#else
+#ifndef TRAIN_DEVICE_AROUND /* a test puts a device that fails around it */
+#define TRAIN_DEVICE_AROUND(device) (device)
+#endif
+
+void train_device_close(train_device* d) { memset(d, 0, sizeof *d); }
+void train_device_enter(const train_device* d) { (void)d; }
+
+memo_status train_device_open(train_device* d, const train_options* o, const thread_rank* rank,
+                              int64_t device_memory, int64_t host_memory, memo_error* error) {
+    (void)o;
+    (void)device_memory;
+    (void)host_memory;
+    (void)error;
+    d->device = TRAIN_DEVICE_AROUND(rank->device);
+    d->kernels = gpt_kernels_host(&d->host, rank->device);
+    return MEMO_STATUS_OK;
+}
+
+/* The program for GPUs, with cuDNN's attention. */
+static int64_t train_cluster_scratch_bytes(void* device, const gpt_shapes* shapes) {
+    return gpt_cuda_own_bytes(shapes) +
+           gpt_cudnn_desc_scratch_bytes(&((const train_device*)device)->cudnn, shapes);
+}
+
+memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
+    memset(d, 0, sizeof *d);
+    (void)error;
+    d->kernels = gpt_kernels_host(&d->host, NULL);
+    d->cudnn = train_cudnn_desc(o);
+    if (o->cluster) {
+        d->kernels.context = d;
+        d->kernels.scratch_bytes = train_cluster_scratch_bytes;
+        d->kernels.update_on_host = NULL;
+    }
+    return MEMO_STATUS_OK;
+}
+
+void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
+    memo_host_device_stats stats;
+    memo_host_device_get_stats(d->host.device, &stats);
+    *device_bytes = stats.device_peak_bytes;
+    *host_bytes = stats.host_peak_bytes;
+}
+
+memo_status train_device_check(train_options* o, memo_error* error) {
+    if (!o->is_graph) return MEMO_STATUS_OK;
+    return gpt_invalid(error, "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
+}
+
+int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes) {
+    return o->ranks * (device_bytes + host_bytes) <= train_machine_bytes();
+}
+
+void train_device_print(const train_options* o, int64_t n_here) { print_compute(n_here, o->ranks); }
+#endif

@@ -1,0 +1,390 @@
+#include "gpt/run/files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "extras/memo_look.h"
+#include "gpt/model/check.h"
+#include "gpt/run/loop.h"
+#include "gpt/run/page.h"
+#include "gpt/run/plan.h"
+#include "gpt/run/ranks.h"
+#include "gpt/show/picture.h"
+#include "gpt/show/report.h"
+#include "tools/tool_files.h"
+
+/* ---- before the run ------------------------------------------------------------------------- */
+
+memo_status bad_path(const char* name, const char* path, const char* fault, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_IO, "%s %.300s: cannot be %s: %s", name, path, fault,
+                          strerror(errno));
+}
+
+int is_writable(const char* folder) {
+    struct stat info;
+    if (stat(folder, &info) || S_ISDIR(info.st_mode)) return access(folder, W_OK | X_OK) == 0;
+    errno = ENOTDIR;
+    return 0;
+}
+
+memo_status make_directory(const char* path, int is_test, memo_error* error) {
+    char part[1024 + 32];
+    size_t n_parent = 0;
+    struct stat info;
+    for (size_t i = 1; i <= strlen(path); i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (stat(part, &info) == 0) {
+            n_parent = i;
+        } else if (errno == ENOENT && is_test) {
+            snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
+            return mkdir(part, 0777) || rmdir(part) ? bad_path("--output", path, "made", error)
+                                                    : MEMO_STATUS_OK;
+        } else if (errno != ENOENT || (mkdir(part, 0777) && errno != EEXIST)) {
+            return bad_path("--output", path, "made", error);
+        }
+    }
+    return is_writable(path) ? MEMO_STATUS_OK : bad_path("--output", path, "written", error);
+}
+
+/* Files in --output, and their contents. */
+#define N_OUTPUTS 10
+static const char* const output_files[N_OUTPUTS][2] = {
+    {"report.html", "the run on one page: budgets, policies, rows and the pictures below"},
+    {"loss.svg", "loss over steps, beside the entropies of the text"},
+    {"memory.svg", "device memory over a micro-batch, by owner"},
+    {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"step.svg", "one step: streams, and device memory beside keeping every activation"},
+    {"timeline.svg", "what each stream did in one step"},
+    {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
+    {"step.trace", "the memory requests of a micro-batch"},
+    {"step.plan", "their addresses"},
+    {"step.profile", "times of a layer and of copies, for --profile"}}; /* if they were measured */
+
+const char* output_path(const job* j, const char* name) {
+    return path_text(j->options.output, name);
+}
+
+memo_status check_files(const job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    /* --save may replace the file of --resume. */
+    const int replaces = o->save && o->resume && tool_is_same_file(o->save, o->resume);
+    const char* resume = replaces ? NULL : o->resume;
+    const tool_file given[] = {{"--degrees", o->degrees, 0},
+                               {"--profile", o->profile, 0},
+                               {"--resume", resume, 0},
+                               {"--resume", path_text(resume, ".profile"), 0},
+                               {"--loss-log", o->loss_log, 1},
+                               {"--save", o->save, 1},
+                               {"--save", path_text(o->save, ".profile"), 1},
+                               {"--save", path_text(o->save, ".lock"), 1}};
+    enum { N_GIVEN = sizeof given / sizeof *given };
+    const int n_texts = (int)j->text.n_files;
+    int n = 0;
+    tool_file* files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
+    if (!files) return gpt_no_memory("the names of files", error);
+    for (; n < n_texts; n++) {
+        files[n].option = *j->text.sources ? "the text" : "--text";
+        files[n].path = j->text.files[n];
+    }
+    memcpy(files + n, given, sizeof given);
+    n += N_GIVEN;
+    for (int i = 0; i < N_OUTPUTS && o->output; i++, n++) {
+        files[n].option = "--output";
+        files[n].path = output_path(j, output_files[i][0]);
+        files[n].is_output = 1;
+    }
+
+    memo_status status = tool_check_files(files, n, error);
+    free(files);
+    return status;
+}
+
+static int loss_log_is_in_output(const train_options* o) {
+    size_t n = o->output ? strlen(o->output) : 0;
+    return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
+}
+
+/* Locks a loss log until it is closed.  A file system without locks has none.  kind: of flock. */
+static memo_status lock_log(int file, int kind, const char* path, memo_error* error) {
+    if (flock(file, kind | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--loss-log %.300s: another run writes to this file; another name would "
+                       "work",
+                       path);
+}
+
+/* Tests that a file of an option can be written.  A new file gets some bytes, and is removed; so
+ * does a device get an empty line, but for a terminal.  A pipe is opened only once, later. */
+static memo_status probe_file(const char* name, const char* path, memo_error* error) {
+    static const char line[] = "1 5.5451774444795623 0x1.62e42fefa39efp+2\n";
+    struct stat info;
+    const int exists = stat(path, &info) == 0;
+    const int is_device = exists && S_ISCHR(info.st_mode);
+    if (exists && !is_device && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return MEMO_STATUS_OK;
+    if (!exists && lstat(path, &info) == 0)
+        return gpt_invalid(error, "%s %.300s: a link to no file; another name would work", name,
+                           path);
+
+    const int flags = O_WRONLY | O_NONBLOCK | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL);
+    const int file = open(path, flags, 0600);
+    if (file < 0) return bad_path(name, path, "written", error);
+    const int is_full = is_device ? !isatty(file) && write(file, "\n", 1) < 0
+                        : exists  ? 0
+                                  : write(file, line, sizeof line - 1) < 0;
+    memo_status status = is_full ? bad_path(name, path, "written", error) : MEMO_STATUS_OK;
+    if (!status && !strcmp(name, "--loss-log")) status = lock_log(file, LOCK_SH, path, error);
+    close(file);
+    if (!exists) unlink(path);
+    return status;
+}
+
+int64_t last_step(const train_options* o) {
+    return o->stop ? gpt_min(o->stop, o->steps) : o->steps;
+}
+
+/* ---- what a run resumes ---------------------------------------------------------------------- */
+
+/* Options on which the next steps depend.  A checkpoint keeps them and the text's digest. */
+enum { N_KEPT = GPT_RUN_NUMBERS - 1 };
+static const char* const kept_options[N_KEPT] = {
+    "--steps",   "--learning-rate", "--seq",       "--batch",     "--accumulate",
+    "--dropout", "--window",        "--documents", "--separator", "--tile"};
+
+void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
+    for (int i = 0; i < N_KEPT; i++) {
+        const train_option* of = option_find(kept_options[i], strlen(kept_options[i]));
+        memcpy(&kept[i], (char*)&o + of->field, sizeof kept[i]);
+    }
+    kept[N_KEPT] = (int64_t)text->digest;
+}
+
+/* 0 of an option whose values begin above 0: it was not given. */
+static int is_given(const train_option* o, int64_t number) { return number || !(o->low > 0); }
+
+static void put_kept(const train_option* o, int64_t number, memo_text* text) {
+    double real;
+    memcpy(&real, &number, sizeof real);
+    if (o->kind == OPTION_REAL)
+        memo_text_put(text, "%.9g", real);
+    else if (is_given(o, number))
+        memo_text_put(text, "%lld", (long long)number);
+    else
+        memo_text_put(text, "none");
+}
+
+void put_changes(const job* j, memo_text* text) {
+    int64_t now[GPT_RUN_NUMBERS];
+    kept_numbers(j->options, &j->text, now);
+    for (int i = 0; i < GPT_RUN_NUMBERS; i++) {
+        if (now[i] == j->resumed.run[i]) continue;
+        if (text->n_bytes) memo_text_put(text, ", ");
+        if (i == N_KEPT) {
+            memo_text_put(text, "another text");
+            continue;
+        }
+        const train_option* o = option_find(kept_options[i], strlen(kept_options[i]));
+        const int was_given = is_given(o, j->resumed.run[i]);
+        memo_text_put(text, was_given ? "%s " : "no %s", o->name);
+        if (was_given) put_kept(o, j->resumed.run[i], text);
+        memo_text_put(text, " (now ");
+        put_kept(o, now[i], text);
+        memo_text_put(text, ")");
+    }
+}
+
+/* Reads the head, and in the first process all of the file. */
+static memo_status check_resume(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    const gpt_config config = train_config(o);
+    memo_text changes = {0};
+    memo_error reason;
+    memo_status status = MEMO_STATUS_OK;
+    if (gpt_check_checkpoint(&config, o->resume, train_is_first(), &j->resumed, &reason))
+        return gpt_invalid(error, "--resume %s", reason.message);
+    put_changes(j, &changes);
+    if (changes.n_bytes && !o->takes_changes)
+        status = gpt_invalid(error,
+                             "--resume %.300s: the saved run had %s; --resume-with-changes would "
+                             "continue with other values",
+                             o->resume, changes.data);
+    memo_text_free(&changes);
+    if (status || j->resumed.step < last_step(o)) return status;
+    return gpt_invalid(error,
+                       "--resume %.300s: saved after step %lld; --steps or --stop above that would "
+                       "continue",
+                       o->resume, (long long)j->resumed.step);
+}
+
+/* Returns the bytes of a loss log that a run continues: its lines up to the step that was saved.
+ * -1: the file is no loss log. */
+static int64_t loss_log_kept(FILE* log, int64_t step) {
+    char line[128], *rest;
+    int64_t at = 0;
+    while (fgets(line, sizeof line, log)) {
+        const long long n = strtoll(line, &rest, 10);
+        const int is_whole = strchr(line, '\n') != NULL;
+        if (rest == line || n < 1 || (*rest != ' ' && (is_whole || *rest))) return -1;
+        if (!is_whole || n > step) break; /* a run was killed within a line */
+        at = (int64_t)ftello(log);
+    }
+    return at;
+}
+
+/* Opens a log that is there, at the end of what is kept of it.  Cuts nothing yet. */
+static memo_status open_old_log(const job* j, FILE** log, int64_t* kept, memo_error* error) {
+    const char* path = j->options.loss_log;
+    *log = fopen(path, "r+b");
+    if (!*log) return bad_path("--loss-log", path, "written", error);
+    memo_status status = lock_log(fileno(*log), LOCK_EX, path, error);
+    if (!status) *kept = loss_log_kept(*log, j->resumed.step);
+    if (!status && *kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
+    fclose(*log);
+    *log = NULL;
+    if (status) return status;
+    return gpt_invalid(error,
+                       "--loss-log %.300s: holds no losses that could be continued; another name "
+                       "would work",
+                       path);
+}
+
+static int continues_log(const train_options* o) {
+    struct stat info;
+    return o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* ---- what a run saves ------------------------------------------------------------------------ */
+
+/* The disk must have room for the file that is written aside. */
+static memo_status check_save_room(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t n_bytes = gpt_checkpoint_bytes(&config);
+    char folder[1024];
+    gpt_file_folder(o->save, folder, sizeof folder);
+    if (n_bytes <= bytes_free(folder)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "--save %.300s: a file of %s does not fit into %s of free space; another "
+                          "folder would work",
+                          o->save, bytes_name(n_bytes), bytes_name(bytes_free(folder)));
+}
+
+/* The file of a link is replaced, not the link.  Each process finds the same file. */
+static memo_status find_save(job* j, memo_error* error) {
+    const char* path = j->options.save;
+    struct stat info;
+    j->save.path = path;
+    if (lstat(path, &info) || !S_ISLNK(info.st_mode)) return MEMO_STATUS_OK;
+    j->save.path = j->save_path = realpath(path, NULL);
+    return j->save_path
+               ? MEMO_STATUS_OK
+               : gpt_invalid(error, "--save %.300s: a link to no file; another name would work",
+                             path);
+}
+
+/* No other run may save to the file.  Its folder, the file and the profile can be written. */
+static memo_status check_save(job* j, memo_error* error) {
+    const char* path = j->save.path;
+    struct stat info;
+    memo_error reason;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
+                           path);
+    memo_status status = gpt_lock_checkpoint(path, &j->lock, &j->save.aside, &reason);
+    if (status) return memo_error_set(error, status, "--save %s", reason.message);
+    status = probe_file("--save", path, error);
+    if (!status) status = probe_file("--save", path_text(path, ".profile"), error);
+    return status ? status : check_save_room(&j->options, error);
+}
+
+/* ---- before and at the begin ----------------------------------------------------------------- */
+
+memo_status check_outputs(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    struct stat info;
+    FILE* log;
+    int64_t kept;
+    memo_status status = o->resume ? check_resume(j, error) : MEMO_STATUS_OK;
+    if (!status && o->save) status = find_save(j, error);
+    if (status || !train_is_first()) return status;
+
+    if (o->output) status = make_directory(o->output, 1, error);
+    for (int i = 0; i < N_OUTPUTS && o->output && !status; i++) {
+        const char* path = output_path(j, output_files[i][0]);
+        if (stat(path, &info) == 0) status = probe_file("--output", path, error);
+    }
+    if (!status && o->save) status = check_save(j, error);
+    if (status || !o->loss_log) return status;
+    if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
+    if (status || !continues_log(o)) return status;
+    status = open_old_log(j, &log, &kept, error);
+    if (!status) fclose(log);
+    return status;
+}
+
+memo_status open_outputs(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    int64_t kept = 0;
+    struct stat info;
+    memo_status status = MEMO_STATUS_OK;
+    if (!train_is_first() || !o->loss_log) return status;
+    if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
+    if (status) return status;
+    if (continues_log(o)) {
+        status = open_old_log(j, &j->loss_log, &kept, error);
+        if (status || ftruncate(fileno(j->loss_log), (off_t)kept) == 0) return status;
+        return bad_path("--loss-log", o->loss_log, "written", error);
+    }
+
+    /* The lines of another run are cut only under the lock. */
+    j->loss_log = fopen(o->loss_log, "ab");
+    if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    if (status) return status;
+    if (!j->loss_log || fstat(fileno(j->loss_log), &info) ||
+        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), 0)))
+        return bad_path("--loss-log", o->loss_log, "written", error);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- pictures ------------------------------------------------------------------------------- */
+
+memo_status write_outputs(const job* j, memo_error* error) {
+    const memo_step_plan* plan = j->plans[j->options.policy];
+    const gpt_config config = train_config(&j->options);
+    loss_chart chart = {0};
+    const char* policy = policy_names[j->options.policy];
+    int64_t resident[3];
+    gpt_resident_bytes(&config, plan, resident);
+
+    chart.losses = j->losses;
+    chart.n_steps = j->n_done - j->n_resumed;
+    chart.unigram_nats = j->text.unigram_nats;
+    chart.bigram_nats = j->text.bigram_nats;
+
+    memo_status status =
+        memo_plan_write_svg(plan->addresses, plan->trace,
+                            text_of("Memory plan of one micro-batch, policy %s, peak %s", policy,
+                                    bytes_name(plan->addresses->peak_bytes)),
+                            output_path(j, "plan.svg"), error);
+    if (!status) status = memory_picture_write(plan, resident, output_path(j, "memory.svg"), error);
+    if (!status)
+        status = loss_chart_write(&chart,
+                                  text_of("Loss over training, policy %s in %s of device memory",
+                                          policy, bytes_name(plan->device_bytes)),
+                                  output_path(j, "loss.svg"), error);
+    if (!status) status = memo_trace_write(plan->trace, output_path(j, "step.trace"), error);
+    if (!status) status = memo_plan_write(plan->addresses, output_path(j, "step.plan"), error);
+    if (!status && j->has_profile)
+        status = memo_profile_write(&j->profile, output_path(j, "step.profile"), error);
+    return status ? status : page_write(j, error);
+}
+
+void print_outputs(const job* j) {
+    printf("\n");
+    for (int i = 0; i < N_OUTPUTS - !j->has_profile; i++)
+        printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
+}

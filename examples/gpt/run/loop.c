@@ -1,0 +1,275 @@
+#include "gpt/run/loop.h"
+
+#include "extras/memo_look.h"
+#include "gpt/model/check.h"
+#include "gpt/model/layout.h"
+#include "gpt/run/compare.h"
+#include "gpt/run/files.h"
+#include "gpt/run/launch.h"
+#include "gpt/run/plan.h"
+#include "gpt/run/ranks.h"
+#include "gpt/show/picture.h"
+#include "gpt/show/report.h"
+#include "gpt/show/statistics.h"
+#include "tools/tool_files.h"
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+/* A log that cannot be written is an error at the end: the steps go on. */
+static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error) {
+    const int64_t at = step - j->n_resumed;
+    if (at >= j->n_losses) {
+        int64_t n = 2 * at + 64;
+        double* larger = (double*)realloc(j->losses, (size_t)n * sizeof *larger);
+        if (!larger) return gpt_no_memory("the losses", error);
+        j->losses = larger;
+        j->n_losses = n;
+    }
+    j->losses[at] = loss;
+    j->n_done = step + 1;
+    if (!j->loss_log) return MEMO_STATUS_OK;
+    fprintf(j->loss_log, "%lld %.17g %a\n", (long long)step + 1, loss, loss);
+    if (fflush(j->loss_log) == 0) return MEMO_STATUS_OK;
+    bad_path("--loss-log", j->options.loss_log, "written", &j->log_failure);
+    fclose(j->loss_log);
+    j->loss_log = NULL;
+    return MEMO_STATUS_OK;
+}
+
+void print_rate(const train_options* o, double keys_seen, double step_s) {
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
+    double flops =
+        n_sequences * 6 * s *
+        ((double)gpt_n_parameters(&whole) + 2 * (double)o->layers * (double)o->hidden * keys_seen);
+    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + ", n_sequences * s / step_s,
+           1e-12 * flops / step_s);
+    if (2 * keys_seen < s)
+        printf("12 n h s k, k = %.5g keys of a token", keys_seen);
+    else
+        printf("6 n h s^2");
+    if (o->flops > 0)
+        printf(": MFU %.3g%% of %g TFLOP/s%s",
+               100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
+               o->ranks > 1 ? " a rank" : "");
+    printf("\n");
+}
+
+/* The times of the last steps, for their medians. */
+enum { N_TIMED = 64 };
+typedef struct last_times {
+    double step_s[N_TIMED], stall_s[N_TIMED];
+    int64_t n; /* of the steps added; counts again from 0 after the first step */
+} last_times;
+
+static void last_times_add(last_times* last, const step_times* times) {
+    last->step_s[last->n % N_TIMED] = times->step_s;
+    last->stall_s[last->n++ % N_TIMED] = times->stall_s;
+}
+
+/* The predicted times of a step beside the measured ones.  A graph has no events inside. */
+static void print_prediction(const job* j, last_times* last, double step_s) {
+    const int64_t n = gpt_min(last->n, N_TIMED);
+    const step_times predicted = predicted_times(j->plans[j->options.policy]);
+    const int is_again = j->compared && predicts_again(j);
+    if (!(predicted.step_s > 0)) return;
+    printf("predicted %.1f ms a step",
+           1e3 * (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.step_s));
+    if (is_again)
+        printf(", by layers measured during the comparison; measured ");
+    else
+        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted.stall_s,
+               1e3 * predicted.recompute_s);
+    if (n)
+        printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->step_s, n),
+               1e3 * median(last->stall_s, n));
+    else
+        printf("%.1f ms\n", 1e3 * step_s);
+}
+
+memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
+    const train_options* o = &r->options;
+    memo_error reason;
+    memo_status status = gpt_read_checkpoint(r->model, o->resume, j->resumed.digest, step, &reason);
+    if (status) return memo_error_set(error, status, "--resume %s", reason.message);
+    if (!r->reports) return MEMO_STATUS_OK;
+    j->n_resumed = *step;
+    memo_text changes = {0};
+    put_changes(j, &changes);
+    printf("resume    %s, after step %lld%s%s\n", o->resume, (long long)*step,
+           changes.n_bytes ? "; it had " : "", changes.n_bytes ? changes.data : "");
+    memo_text_free(&changes);
+    return MEMO_STATUS_OK;
+}
+
+/* The profile is only a convenience, but an error of its file is one of the disk. */
+static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
+    memo_error reason;
+    gpt_save save = j->save;
+    save.aside = r->aside;
+    kept_numbers(r->options, &j->text, save.run);
+    memo_status status = gpt_write_checkpoint(r->model, &save, step, &reason);
+    if (!status && r->reports && train_is_first() && j->has_profile)
+        status = memo_profile_write(&j->profile, path_text(save.path, ".profile"), &reason);
+    return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
+}
+
+/* The first process has the name of the file aside. */
+static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
+    r->aside = j->save.aside;
+    return train_place.size < 2 ? MEMO_STATUS_OK : train_agree(r->rank, &r->aside, 1, error);
+}
+
+memo_status train(run* r, job* j, memo_error* error) {
+    const train_options* o = &r->options;
+    const int64_t n_first = r->is_graph ? 2 : 1, n_steps = last_step(o);
+    last_times last;
+    int64_t sent[2];
+    memo_status status = MEMO_STATUS_OK;
+    int64_t step = 0, first = 0, n_saved = -1;
+    double loss, first_s = 0, step_s;
+    last.n = 0;
+    if (o->resume && (status = resume(r, j, &first, error))) return status;
+    if (o->save && (status = agree_on_aside(r, j, error))) return status;
+    if (r->reports) printf("\n");
+    r->keys_seen = 0;
+    r->n_micro_batches = 0;
+    train_sent_bytes(r->mesh, r->model, sent);
+    progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
+                      clock_s(), 0,       isatty(STDOUT_FILENO)};
+    for (step = first; step < n_steps && !status && !r->stops; step++) {
+        status = run_step(r, j, step, &loss, error);
+        if (step + 1 == first + n_first) first_s = clock_s() - shown.begin_s;
+        if (step == first + 1) last.n = 0; /* the first step counts only if it is alone */
+        if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
+        if (!status && r->reports) status = log_loss(j, step, loss, error);
+        if (!status && r->reports) progress_show(&shown, step, loss);
+        if (r->reports && !interrupted && tool_flush(&j->output_failure)) interrupted = 1;
+        if (status || !o->save_every || (step + 1) % o->save_every) continue;
+        status = save(r, j, n_saved = step + 1, error);
+        /* The disk's error may pass.  Ranks cannot continue after an error of one. */
+        if (status != MEMO_STATUS_IO || o->ranks > 1) continue;
+        fprintf(stderr, "train_gpt: %s; the run goes on\n", error->message);
+        status = MEMO_STATUS_OK;
+        n_saved = -1; /* it is tried again */
+    }
+    if (r->reports) progress_end(&shown);
+    if (!status && o->save && n_saved != step) status = save(r, j, step, error);
+    if (status) return status;
+    r->n_steps = step;
+    step -= first; /* of this run */
+
+    /* The first step loads kernels, and the second captures the graph; they count only if they are
+     * alone. */
+    step_s = clock_s() - shown.begin_s;
+    if (step > n_first)
+        step_s = (step_s - first_s) / (double)(step - n_first);
+    else if (step)
+        step_s /= (double)step;
+    if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
+    if (r->reports && step) print_prediction(j, &last, step_s);
+    /* A replay's messages are not counted. */
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,
+                              r->is_graph ? gpt_min(step, n_first) : step, error);
+}
+
+void print_loss(const job* j) {
+    const int64_t n_losses = j->n_done - j->n_resumed;
+    int64_t n = n_losses / 20 > 0 ? n_losses / 20 : 1;
+    double sum = 0, mean;
+    for (int64_t i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
+    mean = sum / (double)n;
+    printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
+           n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
+    if (j->text.vocabulary) {
+        printf("a uniform guess                %.3f nats per token\n", j->text.unigram_nats);
+        return;
+    }
+    printf("the text's unigram entropy     %.3f nats per byte\n", j->text.unigram_nats);
+    printf("the text's bigram entropy      %.3f nats per byte%s\n", j->text.bigram_nats,
+           mean < j->text.bigram_nats ? ", which the model beats" : "");
+}
+
+memo_status print_sample(const job* j, run* r, memo_error* error) {
+    enum { N_PIECE = 64 };
+    const train_options* o = &j->options;
+    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt;
+    int64_t begin = (int64_t)(gpt_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
+    uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
+    memo_status status = MEMO_STATUS_OK;
+    if (!bytes) return gpt_no_memory("--sample", error);
+
+    while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
+    memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
+    for (int64_t n_all = n_prompt + o->sample;
+         n < n_all && !status && !(interrupted && o->ranks == 1);) {
+        int64_t n_new = gpt_min(N_PIECE, n_all - n);
+        status = gpt_generate(r->model, bytes, n, 0.8, gpt_mix((uint64_t)(o->seed + n)), bytes + n,
+                              n_new, error);
+        n += n_new;
+    }
+
+    if (!status && r->reports) {
+        printf("\n%lld bytes of the text:\n", (long long)n_prompt);
+        print_bytes(bytes, n_prompt);
+        printf("and %lld more, generated:\n", (long long)(n - n_prompt));
+        print_bytes(bytes + n_prompt, n - n_prompt);
+    }
+    free(bytes);
+    return status;
+}
+
+/* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
+
+static memo_status check_schedule(const memo_schedule* schedule, memo_error* error) {
+    memo_check* check = NULL;
+    char why[480];
+    memo_status status = memo_schedule_check(schedule, &check, error);
+    if (status) return status;
+    printf("\nordering of one recorded step: %lld operations, %lld waits, %lld pairs in conflict, "
+           "%lld races, %lld redundant waits\n",
+           (long long)schedule->n_ops, (long long)check->n_waits, (long long)check->n_conflicts,
+           (long long)check->n_races, (long long)check->n_redundant_waits);
+    if (check->n_races)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE, "a race: %s",
+                                memo_race_explain(schedule, check->races, why, sizeof why));
+    memo_check_destroy(check);
+    return status;
+}
+
+static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
+    memo_simulation* times = NULL;
+    step_picture picture = {.schedule = schedule,
+                            .keep = j->plans[MEMO_POLICY_KEEP],
+                            .plan = j->plans[j->options.policy],
+                            .n_layers = (int32_t)j->options.layers};
+    const char* title =
+        text_of("One training step, policy %s, measured", policy_names[j->options.policy]);
+    memo_status status = memo_schedule_measured(schedule, &times, error);
+    picture.times = times;
+    if (!status) status = make_directory(j->options.output, 0, error);
+    if (!status)
+        status =
+            memo_schedule_write_chrome(schedule, times, output_path(j, "timeline.json"), error);
+    if (!status)
+        status =
+            memo_schedule_write_svg(schedule, times, title, output_path(j, "timeline.svg"), error);
+    if (!status) status = step_picture_write(picture, title, output_path(j, "step.svg"), error);
+    memo_simulation_destroy(times);
+    return status;
+}
+
+memo_status record_step(run* r, job* j, memo_error* error) {
+    memo_schedule* schedule = NULL;
+    double loss;
+    memo_status status = gpt_wait_for_states(r->model, error);
+    if (!status) status = gpt_use_graph(r->model, 0, error);
+    if (status) return status;
+    memo_recorder_resume(r->recorder);
+    status = run_step(r, j, r->n_steps, &loss, error);
+    if (!status) status = gpt_wait_for_states(r->model, error);
+    if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
+    if (status || !r->reports) return status;
+    status = check_schedule(schedule, error);
+    return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
+}

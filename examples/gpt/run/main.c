@@ -1,0 +1,559 @@
+/* main.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
+ *
+ *     gcc -std=c99 -D_DEFAULT_SOURCE -D_POSIX_C_SOURCE=200809L -O3 -I. -Iexamples \
+ *         $(find examples/gpt -name '*.c') -o train_gpt -lpthread -lm
+ *         faster with   -DGPT_BLAS='"libopenblas.so.0"' -ldl    and   -DMEMO_LP_SOLVE -llpsolve55
+ *     ./train_gpt --help
+ *
+ * A run has four phases on a host device of the given capacity.  It profiles one layer to plan
+ * rows.  It runs the first steps under every policy and compares the results bitwise.  It trains
+ * the model.  It records one step, proves that the step has no race, and draws its timeline.
+ *
+ * main is at the end: read from there upwards.  README.md lists all files in reading order.  Ranks
+ * are threads, or with -DTRAIN_MPI (mpicc) or -DTRAIN_CUDA (GPUs, over NCCL) processes. */
+#include <signal.h>
+#include <unistd.h>
+
+#include "extras/memo_layout.h"
+#include "gpt/kernels/threads.h"
+#include "gpt/model/check.h"
+#include "gpt/model/enqueue.h"
+#include "gpt/run/compare.h"
+#include "gpt/run/compute.h"
+#include "gpt/run/files.h"
+#include "gpt/run/launch.h"
+#include "gpt/run/loop.h"
+#include "gpt/run/plan.h"
+#include "gpt/run/profile.h"
+#include "gpt/run/ranks.h"
+#include "gpt/run/refuse.h"
+#include "gpt/show/report.h"
+#include "tools/tool_files.h"
+
+static void print_text(const job* j) {
+    if (j->text.vocabulary) {
+        printf("text      random tokens below %lld\n", (long long)j->text.vocabulary);
+        return;
+    }
+    printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
+           (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
+    if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
+    printf("\nentropy   %.3f nats per byte; %.3f for one who knows the byte before\n",
+           j->text.unigram_nats, j->text.bigram_nats);
+}
+
+static void print_model(const train_options* o) {
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
+           "parameters\n",
+           o->layers, o->hidden, o->heads, o->kv_heads,
+           config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
+    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n", o->accumulate,
+           o->batch, o->sequence, o->dropout, o->seed);
+    if (o->window || o->documents) {
+        printf("attention ");
+        if (o->window) printf("to the last %lld tokens%s", o->window, o->documents ? ", " : "");
+        if (o->documents)
+            printf("within documents, at most %lld a sequence, that end with %lld", o->documents,
+                   o->separator);
+        printf("\n");
+    }
+    printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
+           o->device_memory ? bytes_name(o->device_memory) : "unlimited",
+           o->host_memory ? bytes_name(o->host_memory) : "unlimited");
+    if (o->link_bandwidth)
+        printf("%s", link_text(o));
+    else
+        printf("as fast as memory");
+    if (o->spill && o->host_memory)
+        printf(", a file in %s for what the host cannot hold", o->spill);
+    printf("\n");
+}
+
+static void print_keep(const train_options* o, int64_t keep_bytes) {
+    printf("keep      keeping every activation would need %s of device memory",
+           bytes_name(keep_bytes));
+    if (o->device_memory)
+        printf(", %.1f times the budget", (double)keep_bytes / (double)o->device_memory);
+    printf("\n");
+}
+
+static void print_slices(const job* j) {
+    if (*j->why_slices)
+        printf("slices    of %lld rows, because %s\n", j->options.slice_rows, j->why_slices);
+}
+
+static void print_run(const train_options* o) {
+    printf("run       ");
+    if (o->compare)
+        printf("%lld step%s of every policy compared, ", o->compare, o->compare == 1 ? "" : "s");
+    printf("%s%lld step%s trained%s", o->seconds ? "up to " : "", o->steps,
+           o->steps == 1 ? "" : "s", o->is_graph ? " by a CUDA graph" : "");
+    if (o->sample) printf(", %lld bytes generated", o->sample);
+    if (o->output) printf(", one step recorded");
+    printf("\n");
+}
+
+static memo_status check_spill(const train_options* o, memo_error* error) {
+    if (!o->spill || is_writable(o->spill)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
+                          o->spill, strerror(errno));
+}
+
+/* A session refuses to measure copies on a link that would take hours.  A run in which everything
+ * fits measures none, but copies its tokens. */
+static memo_status check_link(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const double n_bytes = (double)gpt_batch_bytes(&config), longest_s = 60;
+    if (!o->link_bandwidth || n_bytes <= longest_s * (double)o->link_bandwidth)
+        return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--link-bandwidth %lld: the tokens of a micro-batch, %.0f bytes, would take "
+                       "%.3g s; %.0f or more would work",
+                       o->link_bandwidth, n_bytes, n_bytes / (double)o->link_bandwidth,
+                       ceil(n_bytes / longest_s));
+}
+
+/* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
+
+#ifdef TRAIN_CUDA
+/* A step, and then the least room of all GPUs.  The rank's communicators still exist. */
+static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
+    int64_t room = 0;
+    double loss;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    if (!status) status = train_device_room(&r->device, &room, error);
+    room = -room;
+    if (!status) status = train_agree(r->rank, &room, 1, error);
+    if (r->reports) j->room = -room;
+    return status;
+}
+
+/* Opens a small job that keeps everything, without capacities, and calls on each rank. */
+static memo_status rehearse_job(job* small, memo_status (*call)(run*, job*, memo_error*),
+                                memo_error* error) {
+    memo_step_plan** plan = &small->plans[MEMO_POLICY_KEEP];
+    static team rehearsal;
+    memo_status status = train_plan(&small->options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
+    if (status) return status;
+    (*plan)->fits = 1;
+    status = team_open(&rehearsal, small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, call, error);
+    team_close(&rehearsal);
+    memo_step_plan_destroy(*plan);
+    return status;
+}
+
+/* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
+ * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
+ * plan is made.  The plan gets what is left then, less the reserve. */
+static memo_status rehearse(job* j, memo_error* error) {
+    const int64_t unit = 2 * j->options.ring * j->options.ulysses;
+    const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
+    const int64_t reserve = j->options.reserve;
+    job small = *j;
+    memo_status status;
+    if (j->options.device_memory) return MEMO_STATUS_OK;
+
+    small.options.sequence = gpt_min(j->options.sequence, least);
+    if (!j->options.block_degrees) small.options.layers = 1;
+    small.options.accumulate = 1;
+    small.options.is_graph = 0;
+    small.options.attention_memory = 0;
+    status = rehearse_job(&small, rehearse_on_rank, error);
+    if (status) return status;
+
+    j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
+    printf("room      %s of the GPU beside libraries", bytes_name(small.room));
+#ifdef TRAIN_NCCL
+    if (j->options.ranks > 1)
+        printf(", NCCL's world with %s", bytes_name(memo_comm_nccl_get_device_bytes(train_world)));
+#endif
+    printf(", of which --reserve leaves %s\n", bytes_name(reserve));
+    return MEMO_STATUS_OK;
+}
+#endif
+
+/* ---- rehearsal: attention at the run's length ------------------------------------------------ */
+
+#ifdef TRAIN_CUDNN
+/* As many keys were right on each machine that computed them (bench/results/h200.md). */
+#ifndef TRAIN_RIGHT_KEYS
+#define TRAIN_RIGHT_KEYS 1024000
+#endif
+
+static memo_status rehearse_step(run* r, job* j, memo_error* error) {
+    double loss;
+    return run_step(r, j, 0, &loss, error);
+}
+
+/* A step of one layer with one head, whose attention is compared with exact rows. */
+static memo_status try_attention(const job* j, int64_t slice_rows, memo_error* error) {
+    job small = *j;
+    train_options* o = &small.options;
+    o->hidden = o->hidden / o->heads;
+    o->heads = o->kv_heads = 1;
+    o->layers = o->batch = o->accumulate = 1;
+    o->mlp = o->mlp_columns = o->is_graph = 0;
+    o->type = o->type ? 1 : 0;
+    o->device_memory = o->host_memory = 0;
+    o->slice_rows = slice_rows;
+    return rehearse_job(&small, rehearse_step, error);
+}
+
+/* Of a length that nobody has seen right, attention is tried before the run; where all rows at once
+ * are wrong, the run takes slices of half as many, and so on.  Several ranks find it in the run, whose
+ * error names slices. */
+static memo_status rehearse_attention(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    int64_t rows = o->sequence;
+    memo_error wrong;
+    memo_status status;
+    if (o->sequence <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ranks > 1) return MEMO_STATUS_OK;
+    status = try_attention(j, 0, &wrong);
+    if (!status) return status;
+    *error = wrong;
+    while (status == MEMO_STATUS_UNSUPPORTED && rows > o->tile) {
+        memo_error ignored;
+        rows = gpt_round_up((rows + 1) / 2, o->tile);
+        status = try_attention(j, rows, &ignored);
+    }
+    if (status) return error->status; /* not of the length: the run itself would fail */
+
+    o->slice_rows = rows;
+    j->has_right_slices = 1;
+    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once would be wrong: %.400s",
+             wrong.message);
+    return MEMO_STATUS_OK;
+}
+#endif
+
+/* ---- plans: each policy once, from one profile ----------------------------------------------- */
+
+/* Plans a policy, unless it is planned.  In a run, another policy than the run's is a reference: if
+ * it does not fit, its states stay on the device.  A dry run only states what it needs. */
+static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
+    const memo_profile* profile = j->has_profile ? &j->profile : NULL;
+    memo_step_plan** plan = &j->plans[policy];
+    train_options o = j->options;
+    if (*plan) return MEMO_STATUS_OK;
+    memo_status status = train_plan(&o, policy, 0, profile, NULL, plan, error);
+    if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed ||
+        o.is_dry_run)
+        return status;
+    memo_step_plan_destroy(*plan);
+    o.states_stay = 1;
+    return train_plan(&o, policy, 0, profile, NULL, plan, error);
+}
+
+static void forget_plans(job* j) {
+    for (int policy = 0; policy < N_POLICIES; policy++) {
+        memo_step_plan_destroy(j->plans[policy]);
+        j->plans[policy] = NULL;
+    }
+}
+
+/* The times that are known without measuring: of --profile, estimates, or those beside a saved run
+ * unless they are those of other micro-batches. */
+static memo_status find_profile(job* j, memo_error* error) {
+    train_options o = j->options;
+    memo_status status = MEMO_STATUS_OK;
+    if (o.profile) {
+        status = read_profile(&o, &j->profile, error);
+    } else if (o.is_dry_run) {
+        estimate_profile(&o, &j->profile);
+    } else {
+        o.profile = path_text(o.resume, ".profile");
+        if (!o.profile || access(o.profile, R_OK) || read_profile(&o, &j->profile, NULL))
+            return MEMO_STATUS_OK;
+    }
+    j->has_profile = !status;
+    return status;
+}
+
+/* Returns whether plans need times that are not known.  Keeping everything is fastest and needs
+ * none, but --compare states the times of all policies. */
+static memo_status needs_profile(job* j, int* needs, memo_error* error) {
+    const train_options* o = &j->options;
+    const int compares_all = o->compare && train_n_policies(o) == N_POLICIES;
+    memo_status status = MEMO_STATUS_OK;
+    *needs = 0;
+    if (j->has_profile || o->alpha >= 0) return status;
+    *needs = compares_all || o->policy == MEMO_POLICY_ALPHA;
+    if (*needs || o->policy != MEMO_POLICY_MEMO) return status;
+    status = plan_policy(j, MEMO_POLICY_KEEP, error);
+    *needs =
+        !status && (!j->plans[MEMO_POLICY_KEEP]->fits || j->plans[MEMO_POLICY_KEEP]->n_streamed);
+    return status;
+}
+
+static memo_status measure_profile(job* j, memo_error* error) {
+    static team measured;
+    memo_status status = check_measurement(&j->options, error);
+    if (!status) status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
+    team_close(&measured);
+    j->has_profile = j->is_measured = !status;
+    return status;
+}
+
+/* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes
+ * alone, not on times, so that a run that is resumed takes them again. */
+static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
+    train_options* o = &j->options;
+    memo_step_plan* other;
+    memo_status status;
+    if (j->has_right_slices) o->slice_rows = j->has_right_slices = 0;
+    status = train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
+    if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
+    if (!status) o->slice_rows = other->swap.n_rows;
+    memo_step_plan_destroy(other);
+    if (status) return status;
+    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
+             plan_shortage(plan));
+    forget_plans(j);
+    return find_profile(j, error);
+}
+
+/* Plans the policy of the run, from measured times where it needs them. */
+static memo_status plan_run(job* j, memo_error* error) {
+    memo_step_plan* const* plan = &j->plans[j->options.policy];
+    memo_status measured = MEMO_STATUS_OK, status;
+    memo_error why;
+    int needs;
+    status = needs_profile(j, &needs, error);
+    if (!status && needs) measured = measure_profile(j, &why);
+    if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
+        status = plan_policy(j, (memo_policy)j->options.policy, error);
+    if (!status && *plan && !(*plan)->fits) {
+        status = choose_slices(j, *plan, error);
+        return status ? status : plan_run(j, error);
+    }
+    return status || !measured ? status : memo_error_set(error, measured, "%s", why.message);
+}
+
+static memo_status load_text(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = MEMO_STATUS_OK;
+    if (o->is_random)
+        train_text_random(&j->text, o->vocabulary);
+    else
+        status = train_text_load(&j->text, o->sequence, error);
+    if (!status && o->documents && !o->is_random)
+        status = train_text_check_documents(&j->text, o, last_step(o), error);
+    return status;
+}
+
+/* Loads the profile, and plans.  Nothing is trained or written yet. */
+static memo_status prepare(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    int needs = 0;
+    memo_status status = check_spill(o, error);
+    if (!status) status = check_link(o, error);
+#ifdef TRAIN_CUDNN
+    if (!status) status = rehearse_attention(j, error);
+#endif
+    if (!status) status = find_profile(j, error);
+#ifdef TRAIN_CUDA
+    if (!status) status = rehearse(j, error);
+#endif
+    if (!status) status = needs_profile(j, &needs, error);
+    if (!status && !needs) status = plan_run(j, error); /* a refusal prints nothing else */
+    if (status) return status;
+
+    print_text(j);
+    print_model(o);
+    print_ranks(o);
+    train_device_print(o, train_place.size ? 1 : o->ranks);
+    print_run(o);
+    fflush(stdout);
+    if (needs) status = plan_run(j, error);
+    if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
+    if (!status) status = check_spill_room(o, j->plans[o->policy], error);
+    if (status) return status;
+
+    print_keep(o, j->plans[MEMO_POLICY_KEEP]->device_bytes);
+    if (o->is_demo) print_least(o);
+    if (o->is_demo) print_longest(o, *j->why_slices ? 0 : o->slice_rows);
+    print_slices(j);
+    if (needs) print_profile(&j->profile);
+    print_choice(o, (memo_policy)o->policy, j->plans[o->policy], j->has_profile);
+    print_plan(o, (memo_policy)o->policy, j->plans[o->policy]);
+    fflush(stdout);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
+
+/* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
+static memo_status dry_run(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    const memo_policy policy = (memo_policy)o->policy;
+    const gpt_config config = train_config(o);
+    memo_status status = MEMO_STATUS_OK, refused;
+    if (o->n_text_files) {
+        train_text_find(&j->text, o->text_files, o->n_text_files);
+        status = train_text_load(&j->text, o->sequence, error);
+    }
+    if (!status) status = find_profile(j, error);
+    if (!status) status = plan_run(j, error);
+    if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
+    refused = status;
+    memo_error refusal = *error;
+    status = MEMO_STATUS_OK;
+
+    const memo_step_plan* plan = j->plans[policy];
+    print_model(o);
+    print_ranks(o);
+    print_slices(j);
+    if (o->profile)
+        print_profile(&j->profile);
+    else if (plan_needs_times(o, policy, plan))
+        print_estimate(o);
+    print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
+    print_plan(o, policy, plan);
+    if (plan->times && plan->fits && o->flops > 0)
+        print_rate(o, gpt_keys_seen(&config), plan->times->step_s);
+    /* Each length is a plan: not for every budget. */
+    if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
+        o->ring * o->ulysses == 1)
+        print_longest(o, *j->why_slices ? 0 : o->slice_rows);
+    for (int i = 0; i < train_n_policies(o) && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
+    if (!status) print_policies(o, j->plans);
+    return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
+}
+
+/* Training repeats the steps of the comparison. */
+static memo_status check_training(const job* j, memo_error* error) {
+    const int64_t n = gpt_min(j->options.compare, j->n_done);
+    if (!j->compared ||
+        memcmp(j->losses, j->compared[MEMO_POLICY_KEEP].losses, (size_t)n * sizeof *j->losses) == 0)
+        return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_STATE,
+        "training and the comparison disagree: the losses of the first %lld steps differ",
+        (long long)n);
+}
+
+/* The session that was compared begins again. */
+static memo_status train_chosen(run* r, job* j, memo_error* error) {
+    const train_options* o = &r->options;
+    memo_status status = gpt_restart(r->model, error);
+    if (!status) status = train(r, j, error);
+    if (!status && !r->stops && r->reports) print_loss(j);
+    if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
+        status = print_sample(j, r, error);
+    if (!status && !r->stops && o->output) status = record_step(r, j, error);
+    return status;
+}
+
+/* Opens a session of each compared policy, and one to train.  A graph needs one of its own, because
+ * a timed session cannot be captured. */
+static memo_status work(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    const int is_shared = o->compare && !o->is_graph;
+    const int flags = RUN_TRAINED | (o->is_graph ? 0 : RUN_TIMED);
+    team* teams = (team*)calloc(N_POLICIES, sizeof *teams);
+    team* chosen = &teams[o->policy];
+    memo_status status = teams ? MEMO_STATUS_OK : gpt_no_memory("the policies", error);
+
+    for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
+    if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
+    if (!status && !j->stops && !is_shared)
+        status = team_open(chosen, j, (memo_policy)o->policy, flags, error);
+    if (!status && !j->stops && !o->compare) status = team_call(chosen, choose_steps, error);
+    if (!status && !j->stops) status = team_call(chosen, train_chosen, error);
+    for (int policy = 0; policy < N_POLICIES && teams; policy++) team_close(&teams[policy]);
+    free(teams);
+
+    if (!status) status = check_training(j, error);
+    if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
+    if (!status && !interrupted && o->output) print_outputs(j);
+    if (!status && (status = j->log_failure.status)) *error = j->log_failure;
+    return status;
+}
+
+/* An error before training is an error of the command line: 2.  Later errors: 1. */
+static int exit_code_of(memo_status status, int is_training) {
+    if (interrupted) return 130;
+    if (!status) return 0;
+    return !is_training && (status == MEMO_STATUS_INVALID_ARGUMENT || status == MEMO_STATUS_IO ||
+                            status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INFEASIBLE)
+               ? 2
+               : 1;
+}
+
+static void job_destroy(job* j) {
+    forget_plans(j);
+    train_text_free(&j->text);
+    free(j->losses);
+    for (int policy = 0; policy < N_POLICIES && j->compared; policy++) {
+        free(j->compared[policy].step_s);
+        free(j->compared[policy].digests);
+    }
+    free(j->compared);
+    memo_degrees_free(j->options.block_degrees);
+    if (j->loss_log) fclose(j->loss_log);
+    gpt_unlock_checkpoint(&j->lock);
+    free(j->save_path);
+}
+
+int main(int argc, char** argv) {
+    job j = {0};
+    memo_error error;
+    int is_training = 0, code;
+
+    tool_keep_standard_streams();
+    catch_signal(SIGINT, 1);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
+    j.begin_s = clock_s();
+    j.lock.fd = -1;
+
+    /* Options. */
+    memo_status status = train_ranks_begin(&argc, &argv, &error);
+    if (!status) status = train_parse(argc, argv, &j.options, &error);
+    train_timeout_s = j.options.timeout;
+    const int only_prints = j.options.is_help || j.options.is_version;
+    if (!status && !only_prints) status = compute_check_stack(&error);
+    if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
+    if (!status && !only_prints) status = train_device_check(&j.options, &error);
+    if (!status && !only_prints) status = train_check_effects(&j.options, &error);
+
+    /* Help, a plan, or a run. */
+    if (!status && j.options.is_help) {
+        train_print_help();
+    } else if (!status && j.options.is_version) {
+        train_print_version();
+    } else if (!status && j.options.is_dry_run) {
+        status = dry_run(&j, &error);
+    } else if (!status) {
+        status = compute_begin(train_place.size ? 1 : j.options.ranks, j.options.ranks, &error);
+        if (!j.options.is_random)
+            train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
+        if (!status) status = check_files(&j, &error);
+        if (!status) status = load_text(&j, &error);
+        catch_signals();
+        if (!status) status = check_outputs(&j, &error);
+        if (!status) status = prepare(&j, &error);
+        is_training = !status; /* the first lines are printed */
+        if (!status && !interrupted) status = tool_flush(&error);
+        if (!status && !interrupted) is_training = !(status = open_outputs(&j, &error));
+        if (!status && !interrupted) status = work(&j, &error);
+    }
+
+    if (!status && j.output_failure.status) {
+        error = j.output_failure;
+        status = error.status;
+        interrupted = 0;
+    }
+
+    if (!status && !interrupted) status = tool_flush(&error);
+    code = exit_code_of(status, is_training);
+    if (!status && interrupted && train_is_first())
+        fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
+    if (status) compute_explain(&error);
+    job_destroy(&j);
+    gpt_helpers_end();
+    return train_ranks_end(code, status, error.message);
+}

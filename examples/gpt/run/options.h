@@ -1,0 +1,90 @@
+/* options.h - the command line of the trainer: a table of options, their limits and defaults.
+ *
+ * Every mistake prints one line: the error and a value that would work. */
+#ifndef TRAIN_OPTIONS_H
+#define TRAIN_OPTIONS_H
+
+#include <stdint.h>
+
+#include "memo_plan.h"
+
+enum { TRAIN_UPDATE_PASS = MEMO_UPDATE_HOST + 1, TRAIN_UPDATE_DEFERRED }; /* of --update */
+
+typedef struct train_options {
+    char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
+    long long n_text_files;
+    long long policy;                     /* memo_policy */
+    double alpha;                         /* below 0: planned */
+    long long device_memory, host_memory; /* bytes; 0: no limit */
+    long long reserve;                    /* of a GPU without device_memory */
+    long long link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
+    double flops;      /* in a dry run: peak of a device, TFLOP/s; 0: the default */
+    long long cluster; /* in a dry run: 1 + index in clusters; 0: none */
+    int has_own_link;  /* with cluster: --link-bandwidth is given, too */
+    long long layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
+        mlp_columns, slice_rows;
+    long long window, documents, separator;
+    long long ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
+    long long tensor, sub_batches;              /* likewise */
+    const char* degrees;                        /* a file; NULL: none */
+    int32_t* block_degrees;                     /* the degrees in the file, of 2 x layers blocks */
+    long long schedule;                         /* memo_blocks_order */
+    long long mlp;                              /* gpt_mlp */
+    long long vocabulary, is_random;
+    long long type, has_bf16_states;
+    double dropout;
+    long long steps, seconds, seed; /* seconds 0: no limit */
+    double learning_rate;
+    double timeout;                                  /* seconds */
+    const char *loss_log, *output, *spill, *profile; /* NULL: none */
+    const char *save, *resume;
+    long long takes_changes;    /* with resume */
+    long long save_every, stop; /* steps; 0: at the end only; 0: after all */
+    long long compare, sample;
+    long long is_deterministic, attention_memory; /* cuDNN's attention */
+    long long update;      /* memo_update, or one of TRAIN_UPDATE_PASS, _DEFERRED */
+    long long states_stay; /* no option: weights, gradients and moments do not leave the device */
+    long long is_graph, is_registered, is_dry_run, is_demo, lists_rows, is_help, is_version;
+} train_options;
+
+#define N_POLICIES 5
+extern const char* const policy_names[N_POLICIES];
+
+/* In the order of tables.  Those from the fourth on plan rows. */
+extern const memo_policy policy_order[N_POLICIES];
+int plans_rows(long long policy);
+
+typedef enum option_kind {
+    OPTION_COUNT = 0, /* a whole number */
+    OPTION_REAL,
+    OPTION_SIZE, /* bytes, with a suffix */
+    OPTION_NAME, /* one of option_name; the first has the value low */
+    OPTION_PATH,
+    OPTION_FILES,
+    OPTION_FLAG
+} option_kind;
+
+typedef struct train_option {
+    const char* name;
+    option_kind kind;
+    size_t field;              /* offset in train_options */
+    double low, high, initial; /* initial: of the field, if it is a number */
+    const char* value;         /* name of the value in the help */
+    const char* help;
+} train_option;
+
+/* Returns the option with this name; NULL: there is none. */
+const train_option* option_find(const char* name, size_t length);
+
+void train_print_version(void);
+void train_print_help(void);
+
+/* Bytes a second of copies to the host, or to the device; 0: as fast as memory. */
+double train_link(const train_options* o, int to_device);
+
+/* Checks that each given option has an effect.  Call it after train_check_ranks. */
+memo_status train_check_effects(const train_options* o, memo_error* error);
+
+memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error);
+
+#endif

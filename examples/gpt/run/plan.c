@@ -1,0 +1,279 @@
+#include "gpt/run/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "gpt/model/enqueue.h"
+#include "gpt/run/device.h"
+#include "gpt/show/report.h"
+
+gpt_config train_config(const train_options* o) {
+    const gpt_config config = {
+        .n_layers = (int32_t)o->layers,
+        .hidden = (int32_t)o->hidden,
+        .n_heads = (int32_t)o->heads,
+        .n_kv_heads = (int32_t)o->kv_heads,
+        .sequence = o->sequence,
+        .batch = o->batch,
+        .tile_rows = o->tile,
+        .mlp = (gpt_mlp)o->mlp,
+        .mlp_rows = o->mlp_rows,
+        .mlp_columns = (int32_t)o->mlp_columns,
+        .slice_rows = o->slice_rows,
+        .window = o->window,
+        .documents = o->documents,
+        .separator = (int32_t)o->separator,
+        .dropout = o->dropout,
+        .seed = (uint64_t)o->seed,
+        .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .is_fp8 = o->type == 2,
+        .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .vocabulary = (int32_t)o->vocabulary,
+
+        .data = (int32_t)o->data,
+        .ring = (int32_t)o->ring,
+        .ulysses = (int32_t)o->ulysses,
+        .zero = (int32_t)o->zero,
+        .tensor = (int32_t)o->tensor,
+        .sub_batches = (int32_t)o->sub_batches,
+        .schedule = (memo_blocks_order)o->schedule,
+        .degrees = o->block_degrees,
+    };
+    return config;
+}
+
+int train_n_policies(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_is_mixed(&config) ? 3 : N_POLICIES;
+}
+
+int64_t train_rows(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_n_rows(&config);
+}
+
+int64_t bytes_free(const char* folder) {
+    struct statvfs info;
+    if (statvfs(folder, &info)) return (int64_t)1e18;
+    const double n_bytes = (double)info.f_bavail * (double)info.f_frsize;
+    return n_bytes < 1e18 ? (int64_t)n_bytes : (int64_t)1e18;
+}
+
+int64_t spill_bytes_free(const train_options* o) { return bytes_free(o->spill) / o->ranks + 1; }
+
+int is_by_alpha(const train_options* o, memo_policy policy) {
+    return policy == MEMO_POLICY_ALPHA || (policy == MEMO_POLICY_MEMO && o->alpha >= 0);
+}
+
+int64_t train_staged_bytes(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_staging_bytes(&config, o->accumulate);
+}
+
+memo_session_desc train_session(const train_options* o, memo_policy policy) {
+    const int64_t n_staged = train_staged_bytes(o);
+    memo_session_desc desc = MEMO_ZERO(memo_session_desc);
+    desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
+    desc.has_alpha = o->alpha >= 0;
+    desc.alpha = o->alpha;
+    desc.micro_batches = (int32_t)o->accumulate;
+    desc.device_bytes = o->device_memory;
+    desc.states_stay = o->states_stay || o->is_graph;
+    desc.update_on = desc.states_stay || o->update > MEMO_UPDATE_HOST ? MEMO_UPDATE_DEVICE
+                                                                      : (memo_update)o->update;
+    desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
+                      : o->update == TRAIN_UPDATE_PASS   ? 0
+                                                         : MEMO_MAY_DEFER;
+    if (o->host_memory) /* no rows fit if it only holds the tokens */
+        desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
+    if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
+    desc.spill_directory = o->spill;
+    return desc;
+}
+
+int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
+
+memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
+                       const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,
+                       memo_error* error) {
+    memo_session_desc session = train_session(o, policy);
+    train_device device;
+    gpt_desc desc = {0};
+    memo_status status;
+    *plan = NULL;
+    if ((status = train_device_plan(&device, o, error))) return status;
+    session.log = starting_log();
+    desc.config = train_config(o);
+    desc.session = &session;
+    desc.kernels = &device.kernels;
+    desc.most_slices = most_slices;
+    desc.rows = rows;
+    status = gpt_plan(&desc, profile, plan, NULL, error);
+    starting_end(session.log);
+    train_device_close(&device);
+    if (status) return status;
+    (*plan)->host_bytes += train_staged_bytes(o);
+    (*plan)->host_budget_bytes = o->host_memory;
+    if (is_over((*plan)->host_bytes, o->host_memory)) (*plan)->fits = 0;
+    return status;
+}
+
+int64_t train_attention_bytes(const train_options* o) {
+    const gpt_config config = train_config(o);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const gpt_cudnn_desc desc = train_cudnn_desc(o);
+    const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
+#ifndef TRAIN_CUDNN
+    if (!o->cluster) return 0;
+#endif
+    return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
+}
+
+int plan_needs_times(const train_options* o, memo_policy policy, const memo_step_plan* plan) {
+    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
+    int64_t n_kept = 0;
+    if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
+    while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
+    return policy == MEMO_POLICY_ALPHA || n_kept < n;
+}
+
+const char* link_text(const train_options* o) {
+    const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
+    return to_host == to_device
+               ? text_of("%.4g GB/s each way", to_host)
+               : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
+}
+
+/* ---- output --------------------------------------------------------------------------------- */
+
+const char* plan_shortage(const memo_step_plan* p) {
+    const int64_t device = p->device_bytes, device_budget = p->device_budget_bytes;
+    const int64_t host = p->host_bytes, host_budget = p->host_budget_bytes;
+    const char* text = "";
+    if (is_over(device, device_budget))
+        text = text_of("device: needs %s of %s", bytes_beside(device, device_budget),
+                       bytes_beside(device_budget, device));
+    if (is_over(host, host_budget))
+        text = text_of("%s%shost: needs %s of %s", text, *text ? ", " : "",
+                       bytes_beside(host, host_budget), bytes_beside(host_budget, host));
+    return text;
+}
+
+int64_t moved_bytes(const train_options* o, const memo_step_plan* plan) {
+    return 2 * o->accumulate * plan->sizes.swapped_bytes;
+}
+
+/* Returns the rows of a tensor that alpha splits, in an even layer. */
+static int64_t alpha_rows(const memo_step_plan* plan) { return plan->swap.rows[GPT_NORM1]; }
+double alpha_of(const memo_step_plan* plan) {
+    return (double)alpha_rows(plan) / (double)plan->swap.n_rows;
+}
+
+static void print_alpha(const train_options* o, const memo_step_plan* plan) {
+    printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
+           alpha_of(plan), (long long)alpha_rows(plan), (long long)train_rows(o), o->tile);
+    if (o->alpha < 0)
+        printf("%s\n", plan->fits ? "" : "; even so the run does not fit");
+    else if (fabs(o->alpha - alpha_of(plan)) > 1e-9)
+        printf("; rounded from --alpha %g to whole tiles\n", o->alpha);
+    else
+        printf("; as --alpha says\n");
+}
+
+/* Prints the bytes of a micro-batch's rows that move, that recomputation makes again, and that stay:
+ * rows that nothing takes the place of stay even where the table lets them move. */
+static void print_rows(const memo_step_plan* plan) {
+    const memo_swap_desc* swap = &plan->swap;
+    int64_t all = 0, recomputed = 0;
+    for (int32_t i = 0; i < swap->n_layers; i++)
+        for (int32_t k = 0; k < swap->n_tensors; k++) {
+            const int64_t rows = swap->rows[(int64_t)i * swap->n_tensors + k];
+            const int64_t row_bytes = swap->tensors[k].row_bytes;
+            all += swap->n_rows * row_bytes;
+            recomputed += rows < 0 ? 0 : (swap->n_rows - rows) * row_bytes;
+        }
+    printf("rows      %s kept, %s swapped, %s recomputed in a micro-batch; --rows lists them\n",
+           bytes_name(all - recomputed - plan->sizes.swapped_bytes),
+           bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed));
+}
+
+void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
+                  int is_measured) {
+    memo_text text = {0};
+    if (!plans_rows(policy)) return;
+    if (is_by_alpha(o, policy))
+        print_alpha(o, plan);
+    else if (o->lists_rows)
+        memo_swap_put_rows(&plan->swap, &text);
+    else
+        print_rows(plan);
+    if (plan->times && o->alpha < 0) memo_swap_plan_put(plan->times, is_measured, &text);
+    if (text.data) fputs(text.data, stdout);
+    memo_text_free(&text);
+}
+void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]) {
+    const int64_t staged = train_staged_bytes(o), rows = gpt_round_up(p->sizes.host_bytes, 512);
+    const int64_t bytes[3][N_TIER_PARTS] = {
+        {p->state_bytes, p->activation_bytes, p->persistent_bytes + p->transient_bytes,
+         p->device_bytes, o->device_memory},
+        {p->host_bytes - rows - staged, rows, staged, p->host_bytes, o->host_memory},
+        {p->disk_bytes - p->sizes.spill_bytes, p->sizes.spill_bytes, 0, p->disk_bytes, 0}};
+    memcpy(tiers, bytes, sizeof bytes);
+}
+
+void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
+    printf("plan      policy %s: device %s", policy_names[policy], bytes_name(p->device_bytes));
+    if (p->addresses->proof == MEMO_PROOF_OPTIMAL)
+        printf(" (%lld buffers, optimal)", (long long)p->addresses->n_buffers);
+    else
+        printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
+               bytes_name(p->addresses->lower_bound_bytes));
+    printf(", %s of rows moved in a step", bytes_name(moved_bytes(o, p)));
+    if (p->times && p->n_streamed)
+        printf(" and %s of states",
+               bytes_name(p->times->to_host_bytes + p->times->to_device_bytes - moved_bytes(o, p)));
+    if (p->sizes.n_spilled_layers)
+        printf(", the first %d %s' through a file of %s", (int)p->sizes.n_spilled_layers,
+               p->swap.n_slices > 1 ? "slices of layers" : "layers",
+               bytes_name(p->sizes.spill_bytes));
+    printf("\n");
+
+    int64_t tiers[3][N_TIER_PARTS];
+    plan_tiers(o, p, tiers);
+    printf("memory          states  activations      buffers        whole        limit\n");
+    for (int tier = 0; tier < (p->disk_bytes ? 3 : 2); tier++) {
+        static const char* const names[] = {"  device", "  host", "  disk"};
+        printf("%-9s", names[tier]);
+        for (int part = 0; part < N_TIER_PARTS; part++)
+            printf(" %12s",
+                   tiers[tier][part] || part < TIER_LIMIT ? bytes_name(tiers[tier][part]) : "none");
+        printf("\n");
+    }
+    if (p->n_streamed)
+        printf("update    %s\n", p->update_is_on_host
+                                     ? "on the host, where moments and master weights stay"
+                                 : p->update_at == MEMO_UPDATE_DEFERRED
+                                     ? "on the device, of each layer before its next forward"
+                                     : "on the device, behind the backward");
+}
+
+const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan) {
+    if (policy == MEMO_POLICY_SWAP || is_by_alpha(o, policy))
+        return text_of("%.4g", alpha_of(plan));
+    return policy == MEMO_POLICY_MEMO ? "rows" : "-";
+}
+
+void print_policies(const train_options* o, memo_step_plan* const* plans) {
+    printf("\npolicy       alpha  device memory  host memory       rows moved  fits\n");
+    for (int i = 0; i < train_n_policies(o); i++) {
+        const memo_policy policy = policy_order[i];
+        const memo_step_plan* plan = plans[policy];
+        const char* reason = plan_shortage(plan);
+        printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy],
+               alpha_name(o, policy, plan), bytes_name(plan->device_bytes),
+               bytes_name(plan->host_bytes), bytes_name(moved_bytes(o, plan)),
+               *reason ? "no, " : "yes", reason);
+    }
+}

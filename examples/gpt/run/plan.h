@@ -1,0 +1,79 @@
+/* plan.h - plans a run before any allocation: one memo_step_plan for a policy.
+ *
+ * profile.h estimates or reads the times that a plan needs; refuse.h says what would
+ * work instead of a plan that does not fit. */
+#ifndef TRAIN_PLAN_H
+#define TRAIN_PLAN_H
+
+#include "gpt/model/gpt.h"
+#include "gpt/run/options.h"
+
+gpt_config train_config(const train_options* o);
+
+/* Returns how many of policy_order, from the first, support the config.  Plans of rows need one
+ * degree for all blocks. */
+int train_n_policies(const train_options* o);
+
+/* Of a rank. */
+int64_t train_rows(const train_options* o);
+
+/* Returns 1e18 if it is unknown. */
+int64_t bytes_free(const char* folder);
+
+/* Returns a rank's share of the free space in --spill, at least 1.  The engine reserves the file
+ * before the first step and reports the error. */
+int64_t spill_bytes_free(const train_options* o);
+
+/* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */
+int is_by_alpha(const train_options* o, memo_policy policy);
+
+/* Returns the bytes of tokens on their way to the device, which are pinned beside the session. */
+int64_t train_staged_bytes(const train_options* o);
+
+/* Returns the budgets and the policy of a rank's session. */
+memo_session_desc train_session(const train_options* o, memo_policy policy);
+
+/* A budget of 0 is no limit. */
+int is_over(int64_t n_bytes, int64_t budget);
+
+/* Plans a policy.  profile NULL: without times.  most_slices, rows: as in gpt_desc. */
+memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
+                       const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,
+                       memo_error* error);
+
+/* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
+int64_t train_attention_bytes(const train_options* o);
+
+/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
+ * is kept. */
+int plan_needs_times(const train_options* o, memo_policy policy, const memo_step_plan* plan);
+
+/* Returns "48 GB/s each way", or both rates. */
+const char* link_text(const train_options* o);
+
+/* ---- output --------------------------------------------------------------------------------- */
+
+/* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
+ * the plan fits. */
+const char* plan_shortage(const memo_step_plan* p);
+
+/* Returns the bytes of rows copied in a step, both ways. */
+int64_t moved_bytes(const train_options* o, const memo_step_plan* plan);
+double alpha_of(const memo_step_plan* plan);
+
+/* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
+void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
+                  int is_measured);
+
+/* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
+enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
+void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]);
+
+void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p);
+
+/* The entry of a table in the column of alpha. */
+const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan);
+
+void print_policies(const train_options* o, memo_step_plan* const* plans);
+
+#endif

@@ -1,0 +1,190 @@
+#include "gpt/run/profile.h"
+
+#include "gpt/model/check.h"
+#include "gpt/model/layout.h"
+#include "gpt/run/plan.h"
+#include "gpt/show/report.h"
+#include "tools/clusters.h"
+
+static const cluster_preset* estimate_cluster(const train_options* o) {
+    return o->cluster ? &clusters[o->cluster - 1] : NULL;
+}
+
+/* A token sees at most this many keys. */
+static int64_t estimate_keys(const train_options* o) {
+    return o->window ? gpt_min(o->window, o->sequence) : o->sequence;
+}
+static cluster_rates estimate_rates_of(const train_options* o) {
+    return cluster_rates_of(estimate_cluster(o), (double)estimate_keys(o));
+}
+
+/* Returns where the rates of attention come from: "", or ", as measured on an H200", and at which
+ * lengths if they were measured at others. */
+static const char* estimate_source(const train_options* o) {
+    const cluster_rates* m = cluster_measured;
+    const double n = (double)estimate_keys(o);
+    int i = 0;
+    if (!cluster_is_measured(estimate_cluster(o))) return "";
+    while (i < N_MEASURED - 1 && m[i].n_keys < n) i++;
+    if (m[i].n_keys == n) return ", as measured on an H200";
+    if (i == 0 || m[i].n_keys < n)
+        return text_of(", as measured on an H200 at %.0f keys, the nearest length", m[i].n_keys);
+    return text_of(", between those measured on an H200 at %.0f and %.0f keys", m[i - 1].n_keys,
+                   m[i].n_keys);
+}
+
+#define ESTIMATE_TFLOPS      312.0 /* A100 */
+#define ESTIMATE_HOST_UPDATE 25e9  /* bytes of states a second: a GPU's share of a node's memory */
+static double estimate_tflops(const train_options* o) {
+    return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
+}
+
+/* Products of the forward and of dX with --type fp8, on average over layers: not measured.  FP8 is
+ * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers of an operand
+ * are read twice, and a byte each is written. */
+typedef struct estimate_fp8 {
+    double factor; /* of the time in bf16 */
+    double code_s; /* of a number */
+} estimate_fp8;
+static estimate_fp8 estimate_fp8_of(const train_options* o) {
+    const cluster_preset* cluster = estimate_cluster(o);
+    const double share = (double)(o->layers - 2) / (double)o->layers;
+    estimate_fp8 fp8 = {1, 0};
+    if (o->type != 2 || !cluster || !(cluster->fp8 > 0)) return fp8;
+    fp8.factor = 1 - share + share * cluster->flops / cluster->fp8;
+    fp8.code_s = share * (2 + 2 + 1) / (1e9 * cluster->memory_bandwidth);
+    return fp8;
+}
+
+void estimate_profile(const train_options* o, memo_profile* profile) {
+    const gpt_config config = train_config(o);
+    const gpt_layout at = gpt_layout_make(&config);
+    const double h = (double)o->hidden, q = (double)at.widths.q, kv = (double)at.widths.kv;
+    const double wide = (double)at.widths.wide, up = (double)at.widths.up,
+                 peak = 1e12 * estimate_tflops(o);
+    const cluster_rates rates = estimate_rates_of(o);
+    const double product_s = 2 / (rates.products * peak); /* a multiplication and an addition */
+    const double attention_flops = 4 * gpt_keys_seen(&config) * q;
+    const double attention_s = attention_flops / (rates.forward * peak);
+    const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
+    const double products[GPT_N_TENSORS] = {-1, -1, -1,    4 * h, h * q, h * kv, h * kv,
+                                            0,  -1, h * q, -1,    4 * h, h * up, 10 * wide};
+    const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
+                                          0, 0, q, 0, 0, h, 0}; /* of products */
+    const estimate_fp8 fp8 = estimate_fp8_of(o);
+    const cluster_preset* cluster = estimate_cluster(o);
+    const double number_s = /* to read or write a number */
+        cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
+    const double moved[GPT_N_TENSORS] = {
+        0, 0, 0,     2 * h, 2 * q, 2 * kv, 0,
+        0, 0, 3 * h, 0,     2 * h, 0,      up + wide}; /* numbers, forward */
+    /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
+     * gradients to add to, five copies, RoPE, and the MLP's function. */
+    double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide + 3 * h * number_s;
+    double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h +
+                        (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
+    double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
+    memo_tensor tensors[GPT_N_TENSORS];
+    gpt_fill_tensors(&config, tensors);
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = gpt_slice_rows(&config); /* of a slice, on average */
+    profile->n_tensors = gpt_n_tensors(&config);
+    profile->n_kinds = 1;
+
+    /* A row of each tensor, and of the layer. */
+    for (int t = 0; t < GPT_N_TENSORS; t++) {
+        memo_profile_tensor* tensor = &profile->tensors[t];
+        double forward_s = product_s * products[t], back_s = 2 * forward_s;
+        if (inputs[t] > 0) {
+            back_s = (1 + fp8.factor) * forward_s + fp8.code_s * products[t] / inputs[t];
+            forward_s = fp8.factor * forward_s + fp8.code_s * inputs[t];
+        }
+        forward_s += moved[t] * number_s;
+        if (products[t] > 0) row_s += forward_s, row_back_s += back_s;
+        if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
+        if (t >= profile->n_tensors) continue;
+        snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
+        tensor->recompute_s_per_row[0] = forward_s;
+        if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
+        if (products[t] < 0 || tensors[t].rule >= MEMO_TENSOR_SWAPPED)
+            tensor->recompute_s_per_row[0] = -1;
+    }
+    profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
+    profile->backward_s[0] = (row_back_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+    if (gpt_n_slices(&config) > 1 && !config.window &&
+        !config.documents) { /* attention grows with a slice's position */
+        profile->tensors[GPT_ATTENTION].recompute_growth_s_per_row[0] = attention_s;
+        profile->forward_growth_s[0] = attention_s * (double)profile->n_rows;
+        profile->backward_growth_s[0] = attention_back_s * (double)profile->n_rows;
+    }
+    profile->update_host_s_per_byte =
+        1 / ESTIMATE_HOST_UPDATE; /* a device's memory is far faster */
+    profile->between_s =
+        (double)train_rows(o) *
+        ((double)o->vocabulary * (3 * h * product_s + 2 * number_s) + 8 * h * number_s);
+
+    if (o->link_bandwidth) {
+        memo_profile_transfer* copy = &profile->copies[1];
+        copy->size_bytes = o->link_bandwidth;
+        copy->out_s = (double)copy->size_bytes / train_link(o, 0);
+        copy->back_s = (double)copy->size_bytes / train_link(o, 1);
+    }
+}
+
+memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int32_t n_tensors = gpt_n_tensors(&config);
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_error reason;
+    memo_status status = memo_profile_read(o->profile, profile, &reason);
+    int t = 0;
+    if (status) /* of any kind: a mistake of the caller */
+        return gpt_invalid(error, "--profile %s", reason.message);
+    if (profile->n_rows != gpt_slice_rows(&config))
+        return gpt_invalid(error,
+                           "--profile %.300s: has times of %lld rows, but a %s of a rank has %lld; "
+                           "measure again with these --seq, --batch, --slice-rows and ranks",
+                           o->profile, (long long)profile->n_rows,
+                           gpt_n_slices(&config) > 1 ? "slice" : "micro-batch",
+                           (long long)gpt_slice_rows(&config));
+
+    gpt_fill_tensors(&config, tensors);
+    while (t < n_tensors && t < profile->n_tensors &&
+           !strcmp(profile->tensors[t].name, tensors[t].name))
+        t++;
+    if (t == n_tensors && t == profile->n_tensors && profile->n_kinds == 1) return MEMO_STATUS_OK;
+    return gpt_invalid(
+        error,
+        "--profile %.300s: has other tensors or kinds of layers than this model; use "
+        "a file that --output has written for the same model",
+        o->profile);
+}
+
+void print_estimate(const train_options* o) {
+    const cluster_rates rates = estimate_rates_of(o);
+    const estimate_fp8 fp8 = estimate_fp8_of(o);
+    printf(
+        "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
+        "the backward%s; ",
+        estimate_tflops(o), rates.products, rates.forward, rates.backward, estimate_source(o));
+    if (fp8.factor < 1)
+        printf("products in FP8 reach as much of %g TFLOP/s, an assumption; ",
+               estimate_tflops(o) * estimate_cluster(o)->fp8 / estimate_cluster(o)->flops);
+    else if (o->type == 2)
+        printf("FP8 counted as bf16, --cluster would give its rate; ");
+    if (o->link_bandwidth)
+        printf("copies %s\n", link_text(o));
+    else
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+}
+
+void print_profile(const memo_profile* profile) {
+    const memo_profile_transfer* copy = &profile->copies[1];
+    printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
+           1e3 * profile->forward_s[0], 1e3 * profile->backward_s[0], 1e3 * profile->between_s);
+    if (copy->size_bytes)
+        printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
+               1e-9 * (double)copy->size_bytes / copy->out_s,
+               1e-9 * (double)copy->size_bytes / copy->back_s);
+    printf("\n");
+}

@@ -1,0 +1,431 @@
+#include "gpt/run/ranks.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "extras/memo_layout.h"
+#ifdef TRAIN_MPI
+#include "comm_mpi.h"
+#endif
+#include "gpt/model/check.h"
+#include "gpt/model/layout.h"
+#include "gpt/run/launch.h"
+#include "gpt/run/plan.h"
+#include "gpt/show/report.h"
+
+double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
+
+/* ---- start and end -------------------------------------------------------------------------- */
+
+memo_comm* train_world;
+
+int train_is_first(void) { return train_place.rank == 0; }
+int train_rank_reports(const thread_rank* rank) {
+    return train_place.size > 0 || rank->comm->rank == 0;
+}
+
+memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+#ifdef TRAIN_MPI
+    int provided, rank, n;
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    train_place.rank = rank;
+    train_place.size = n;
+    train_place.launcher = &train_launchers[1]; /* mpirun */
+#elif defined(TRAIN_CUDA)
+    int n_gpus = 0;
+    status = train_launch_read(error);
+    if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
+        train_gpu = (int32_t)(train_place.local_rank % n_gpus); /* ranks take them in turn */
+    (void)cudaGetLastError();                                   /* without a GPU, --dry-run works */
+#endif
+    (void)argc;
+    (void)argv;
+    if (!status && !train_is_first() && !freopen("/dev/null", "w", stdout))
+        status = memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
+    return status;
+}
+
+int train_ranks_end(int code, memo_status status, const char* message) {
+#ifdef TRAIN_MPI
+    if (status) {
+        signal(SIGTERM, SIG_DFL); /* comes when it has */
+        sleep((unsigned)((train_place.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
+        fprintf(stderr, "train_gpt: %s\n", message);
+        MPI_Abort(MPI_COMM_WORLD, code);
+    }
+    MPI_Finalize();
+#else
+    memo_comm_destroy(train_world);
+    if (status && train_place.size > 1)
+        fprintf(stderr, "train_gpt: rank %d: %s\n", (int)train_place.rank, message);
+    else if (status)
+        fprintf(stderr, "train_gpt: %s\n", message);
+#endif
+    return code;
+}
+
+#ifdef TRAIN_NCCL
+static void train_lose_peer(void* unused, const memo_error* why) {
+    (void)unused;
+    pthread_mutex_lock(&train_running_mutex);
+    if (train_running) memo_cuda_device_fail(train_running, why);
+    pthread_mutex_unlock(&train_running_mutex);
+}
+
+/* NCCL's own meeting passes the id, at MASTER_ADDR and the port after MASTER_PORT: every launcher's
+ * environment has or allows these, no file system needs to be shared, and nothing is added to what
+ * NCCL listens to anyway.  Ctrl-C ends the program while it waits for the others. */
+static memo_status train_join(memo_error* error) {
+    memo_comm_nccl_desc desc = MEMO_ZERO(memo_comm_nccl_desc);
+    struct sigaction later, now;
+    char host[101] = "";
+    if (train_world) return MEMO_STATUS_OK;
+    desc.rank = (int32_t)train_place.rank;
+    desc.size = (int32_t)train_place.size;
+    desc.timeout_s = train_timeout_s;
+    if (!gethostname(host, sizeof host)) desc.host = host;
+    desc.failed = train_lose_peer;
+    memset(&now, 0, sizeof now);
+    now.sa_handler = SIG_DFL;
+    sigaction(SIGINT, &now, &later);
+    memo_status status = memo_comm_create_nccl(&desc, &train_world, error);
+    sigaction(SIGINT, &later, NULL);
+    return status;
+}
+
+/* The watchdog does not time a replayed graph, so the wait for the step has the time-out. */
+static memo_status (*train_synchronize_alone)(void* context, memo_stream stream, memo_error* error);
+static memo_status train_synchronize(void* context, memo_stream stream, memo_error* error) {
+    const memo_status status = memo_comm_nccl_synchronize(train_world, stream, 0, error);
+    return status ? status : train_synchronize_alone(context, stream, error);
+}
+void train_watch_graphs(memo_device* device) {
+    if (!train_world) return;
+    train_synchronize_alone = device->stream_synchronize;
+    device->stream_synchronize = train_synchronize;
+}
+
+memo_status train_register(const memo_mesh* mesh, const memo_device* device, memo_error* error) {
+    memo_comm* const comms[6] = {mesh->data,    mesh->tensor,   mesh->ring,
+                                 mesh->ulysses, mesh->sequence, mesh->gradient};
+    memo_cuda_device_stats stats = {0};
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+    if (device) memo_cuda_device_get_stats(device, &stats);
+    if (device && !stats.exportable)
+        status =
+            memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "this GPU has no exportable memory");
+    for (int i = 0; i < 6 && !status; i++) {
+        for (k = 0; k < i && comms[k] != comms[i]; k++) {
+        }
+        if (k == i && comms[i] && comms[i]->size > 1)
+            status = memo_comm_nccl_register(comms[i], stats.exportable,
+                                             device ? stats.exportable_bytes : 0, error);
+    }
+    if (status != MEMO_STATUS_UNSUPPORTED || !device) return status;
+    if (mesh->world->rank == 0)
+        fprintf(stderr, "train_gpt: --register: %s; going on without a window\n", error->message);
+    return MEMO_STATUS_OK;
+}
+#endif
+
+void train_ranks_close(thread_ranks* team) {
+#ifdef TRAIN_NCCL
+    if (team->comms[0] == train_world) {
+        if (team->ranks[0].stream)
+            memo_stream_destroy(team->devices[0], team->ranks[0].stream, NULL);
+        memo_cuda_device_destroy(team->devices[0]);
+        memset(team, 0, sizeof *team);
+        return;
+    }
+#endif
+    thread_ranks_close(team);
+}
+
+#if defined(TRAIN_MPI) || defined(TRAIN_NCCL)
+/* The rank of this process. */
+static memo_status train_open_process(thread_ranks* team, const memo_host_device_desc* desc,
+                                      memo_error* error) {
+    memset(team, 0, sizeof *team);
+#ifdef TRAIN_MPI
+    memo_status status = memo_host_device_create(desc, &team->devices[0], error);
+    if (!status)
+        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], train_timeout_s, 0,
+                                 &team->comms[0], error);
+#else
+    memo_cuda_device_desc of_messages = MEMO_ZERO(memo_cuda_device_desc);
+    of_messages.ordinal = train_gpu;
+    memo_status status = memo_cuda_device_create(&of_messages, &team->devices[0], error);
+    (void)desc;
+    if (!status) status = train_join(error);
+    team->comms[0] = train_world;
+#endif
+    if (!status) status = thread_ranks_prepare(team, 1, error);
+    if (status) train_ranks_close(team);
+    return status;
+}
+#endif
+
+memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc, int32_t n_ranks,
+                             memo_error* error) {
+    memo_comm_threads_desc threads = MEMO_ZERO(memo_comm_threads_desc);
+    threads.timeout_s = train_timeout_s;
+#ifdef TRAIN_MPI
+    return train_open_process(team, desc, error);
+#elif defined(TRAIN_NCCL)
+    if (n_ranks > 1) return train_open_process(team, desc, error); /* else it needs no NCCL */
+#endif
+    return thread_ranks_open(team, desc, &threads, n_ranks, error);
+}
+
+/* ---- number of ranks ------------------------------------------------------------------------ */
+
+/* Any error in the file is a mistake of the caller. */
+static memo_status train_read_degrees(train_options* o, memo_error* error) {
+    int32_t n_blocks = 0, largest = 1;
+    memo_error reason;
+    if (!o->degrees) return MEMO_STATUS_OK;
+    memo_status status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) return gpt_no_memory("--degrees", error);
+    if (status) return gpt_invalid(error, "--degrees %s", reason.message);
+    if (n_blocks != 2 * o->layers)
+        return gpt_invalid(error, "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
+                           o->degrees, (int)n_blocks, o->layers, 2 * o->layers);
+
+    /* The largest degree is that of the ranks. */
+    for (int32_t block = 0; block < n_blocks; block++)
+        if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
+    if (!o->tensor) o->tensor = largest;
+    if (o->tensor < largest || (o->tensor & (o->tensor - 1)))
+        return gpt_invalid(error,
+                           "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
+                           "%d does",
+                           o->degrees, (int)largest, o->tensor, (int)largest);
+    if (o->ranks && o->ranks < o->tensor)
+        return gpt_invalid(error, "--degrees %.300s: a degree of %d is more than --ranks %lld",
+                           o->degrees, (int)largest, o->ranks);
+    return MEMO_STATUS_OK;
+}
+
+/* Returns "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
+static const char* degree_names(const train_options* o) {
+    return text_of("--ring %lld x --ulysses %lld%s", o->ring, o->ulysses,
+                   o->tensor > 1 ? text_of(" x --tensor %lld", o->tensor) : "");
+}
+
+/* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the
+ * remaining factor of --ranks, and --ranks to the product. */
+static memo_status train_check_degrees(train_options* o, memo_error* error) {
+    if (!o->ring) o->ring = 1;
+    if (!o->ulysses) o->ulysses = 1;
+    if (!o->tensor) o->tensor = 1;
+    if (!o->sub_batches) o->sub_batches = 1;
+    int64_t n_others = o->ring * o->ulysses * o->tensor;
+    if (!o->ranks) o->ranks = train_place.size;
+    if (!o->data && o->ranks % n_others)
+        return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
+                           o->ranks, degree_names(o),
+                           (long long)((o->ranks / n_others + 1) * n_others));
+    if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
+    if (!o->ranks) o->ranks = o->data * n_others;
+
+    if (o->ranks != o->data * n_others)
+        return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
+                           o->ranks, o->data, degree_names(o), (long long)(o->data * n_others));
+    if (train_place.size && o->ranks != train_place.size)
+        return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
+                           train_place.launcher->name, (int)train_place.size,
+                           train_place.launcher->start, o->ranks);
+    if (o->ranks > THREAD_RANKS_MAX)
+        return gpt_invalid(error, "--ranks %lld: at most %d would do", o->ranks,
+                           (int)THREAD_RANKS_MAX);
+    return MEMO_STATUS_OK;
+}
+
+memo_status train_check_ranks(train_options* o, memo_error* error) {
+    memo_status status = train_read_degrees(o, error);
+    if (!status) status = train_check_degrees(o, error);
+    if (status) return status;
+    gpt_config config = train_config(o);
+    status = gpt_check_config(&config, error);
+    if (status || !gpt_is_mixed(&config) || !plans_rows(o->policy)) return status;
+    return gpt_invalid(error,
+                       "--policy %s plans rows, and with --degrees that differ a rank has other "
+                       "rows of each block; --policy keep, recompute and swap work",
+                       policy_names[o->policy]);
+}
+
+memo_mesh_desc train_mesh_desc(const train_options* o) {
+    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
+    desc.data = (int32_t)o->data;
+    desc.ring = (int32_t)o->ring;
+    desc.ulysses = (int32_t)o->ulysses;
+    desc.tensor = (int32_t)o->tensor;
+    return desc;
+}
+
+/* ---- agreement between ranks ---------------------------------------------------------------- */
+
+memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+    const thread_rank* rank = (const thread_rank*)user;
+    const int64_t n_bytes = n * (int64_t)sizeof *values;
+    const int is_copied = rank->comm == train_world;
+    const memo_device* device = rank->device;
+    void *pinned = NULL, *shared = values;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_copied) {
+        status = memo_host_alloc(device, n_bytes, &pinned, error);
+        if (!status) status = memo_device_alloc(device, n_bytes, &shared, error);
+        if (!status) memcpy(pinned, values, (size_t)n_bytes);
+        if (!status)
+            status = memo_copy(device, rank->stream, MEMO_COPY_TO_DEVICE, shared, pinned, n_bytes,
+                               error);
+    }
+    if (!status)
+        status = memo_all_reduce(rank->comm, rank->stream, shared, shared, n, MEMO_TYPE_I64,
+                                 MEMO_REDUCTION_MAX, error);
+    if (!status && is_copied)
+        status = memo_copy(device, rank->stream, MEMO_COPY_TO_HOST, pinned, shared, n_bytes, error);
+
+    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error) && !status)
+        status = MEMO_STATUS_COMM;
+    if (!status) status = memo_comm_status(rank->comm, error);
+    if (!status && is_copied) memcpy(values, pinned, (size_t)n_bytes);
+    if (pinned && shared != values) (void)memo_device_free(device, shared, NULL);
+    if (pinned) (void)memo_host_free(device, pinned, NULL);
+    return status;
+}
+
+/* ---- output --------------------------------------------------------------------------------- */
+
+/* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
+static void print_degrees(const train_options* o) {
+    int64_t i;
+    if (!o->block_degrees) return;
+    printf("degrees   blocks");
+    for (int64_t first = 0; first < 2 * o->layers; first = i) {
+        for (i = first + 1; i < 2 * o->layers && o->block_degrees[i] == o->block_degrees[first];
+             i++) {
+        }
+        printf("%s %lld", first ? "," : "", (long long)first);
+        if (i - first > 1) printf("-%lld", (long long)i - 1);
+        printf(": %d", (int)o->block_degrees[first]);
+    }
+    printf("\n");
+}
+
+/* Prints each rank's share of a layer, and the order of its parts. */
+static void print_tensor(const train_options* o) {
+    const gpt_config config = train_config(o);
+    if (!gpt_is_split(&config)) return;
+    print_degrees(o);
+    if (gpt_is_mixed(&config))
+        printf(
+            "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
+            "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
+            o->tensor);
+    else
+        printf(
+            "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
+            "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
+            o->tensor, o->heads / o->tensor, o->heads, o->kv_heads / o->tensor, o->kv_heads,
+            (long long)(gpt_wide(&config) / o->tensor), (long long)gpt_wide(&config));
+    printf("schedule  %s: %lld sub-batch%s of %s%s\n",
+           memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
+           o->sub_batches == 1 ? "" : "es",
+           o->batch / o->data % o->sub_batches ? "the tokens of a sequence" : "whole sequences",
+           o->schedule == MEMO_BLOCKS_FINE
+               ? ", recomputed without sums over ranks: middle is kept or swapped"
+               : "");
+}
+
+void print_ranks(const train_options* o) {
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const char* tensor = o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "";
+    print_tensor(o);
+    if (o->ranks == 1) return;
+
+    printf(
+        "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
+        "and %lld of %lld tokens of each\n",
+        o->ranks, o->data, o->ring, o->ulysses, tensor, o->batch / o->data, o->batch,
+        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence);
+    printf(
+        "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
+        "moments; of all %s and %s\n",
+        o->zero, bytes_name(gpt_state_bytes(&config)), bytes_name(gpt_optimizer_bytes(&config)),
+        bytes_name(gpt_state_bytes(&whole)), bytes_name(gpt_optimizer_bytes(&whole)));
+    if (o->zero == 2 && o->accumulate > 1)
+        printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
+               o->accumulate);
+}
+
+/* Returns "0-12, 39-50": the positions of a rank's tokens without padding, or the first of many. */
+static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank) {
+    memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
+    const int32_t n = memo_sharding_runs(layout, sequence_rank, runs);
+    const char* text = "";
+    for (int32_t k = 0; k < n && k < 3; k++) {
+        const int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
+        if (last >= runs[k].start)
+            text = text_of("%s%s%lld-%lld", text, *text ? ", " : "", (long long)runs[k].start,
+                           (long long)last);
+    }
+    return n > 3 ? text_of("%s, ...", text) : text;
+}
+
+static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[3], double step_s,
+                              int64_t n_steps) {
+    const gpt_config config = train_config(o);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const memo_mesh_desc degrees = train_mesh_desc(o);
+
+    printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
+           (double)(o->accumulate * o->batch * o->sequence) / step_s);
+    printf(
+        "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
+        "step%s\n",
+        o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
+
+    for (int32_t r = 0; r < (int32_t)o->ranks; r++) {
+        memo_mesh at;
+        if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
+        const char* sequences = text_of("%lld-%lld", (long long)(at.data_rank * share.batch),
+                                        (long long)((at.data_rank + 1) * share.batch - 1));
+        printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
+               (int)at.ulysses_rank);
+        if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
+        printf("  %-9s  %-24s %12s %15s", sequences, token_ranges(&share.layout, at.sequence_rank),
+               bytes_name(of_ranks[r][0]), bytes_name((of_ranks[r][1] + n_steps / 2) / n_steps));
+        if (o->tensor > 1) printf(" %16s", bytes_name((of_ranks[r][2] + n_steps / 2) / n_steps));
+        printf("\n");
+    }
+}
+
+void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
+    sent[1] = gpt_tensor_bytes(model);
+    sent[0] =
+        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
+}
+
+memo_status train_report_ranks(thread_rank* rank, const train_device* own, const memo_mesh* mesh,
+                               const gpt_model* model, const train_options* o,
+                               const int64_t sent[2], double step_s, int64_t n_steps,
+                               memo_error* error) {
+    int64_t of_ranks[THREAD_RANKS_MAX][3] = {{0}}, *mine = of_ranks[rank->comm->rank];
+    int64_t host_bytes;
+    if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
+    train_device_peaks(own, &mine[0], &host_bytes);
+    train_sent_bytes(mesh, model, &mine[1]);
+    mine[1] -= sent[0];
+    mine[2] -= sent[1];
+    memo_status status = train_agree(rank, of_ranks[0], 3 * o->ranks, error);
+    if (!status && train_rank_reports(rank))
+        print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
+    return status;
+}

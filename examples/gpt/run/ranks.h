@@ -1,0 +1,81 @@
+/* ranks.h - the trainer on several ranks: the number of each kind, their start, and the
+ * share of each rank.
+ *
+ * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
+ * process that mpirun started (comm_mpi.h).  On GPUs (-DTRAIN_CUDA) it is a process that torchrun,
+ * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the
+ * creation of the communicator differs. */
+#ifndef TRAIN_RANKS_H
+#define TRAIN_RANKS_H
+
+#include "gpt/model/gpt.h"
+#include "gpt/run/device.h"
+
+extern double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
+
+/* ---- start and end -------------------------------------------------------------------------- */
+
+#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+#define TRAIN_NCCL
+#endif
+
+/* NCCL's, of all runs: joining takes about a second.  NULL: messages do not pass through NCCL. */
+extern memo_comm* train_world;
+
+/* Returns whether this process writes the files. */
+int train_is_first(void);
+
+/* Returns whether this rank prints for its process. */
+int train_rank_reports(const thread_rank* rank);
+
+/* Takes the place of this process.  Only the first process prints, except in an emergency. */
+memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error);
+
+/* With MPI the process that detects the cause ends all processes, before those that only receive
+ * the error.  If all detect it, the first process does. */
+int train_ranks_end(int code, memo_status status, const char* message);
+
+#ifdef TRAIN_NCCL
+void train_watch_graphs(memo_device* device);
+
+/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the
+ * arena is freed. */
+memo_status train_register(const memo_mesh* mesh, const memo_device* device, memo_error* error);
+#endif
+
+/* NCCL's communicator serves all runs; the device of messages is the run's. */
+void train_ranks_close(thread_ranks* team);
+
+/* Opens devices and communicators for the ranks of this process. */
+memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc, int32_t n_ranks,
+                             memo_error* error);
+
+/* ---- number of ranks ------------------------------------------------------------------------ */
+
+/* Checks that the model can be split in this way. */
+memo_status train_check_ranks(train_options* o, memo_error* error);
+
+memo_mesh_desc train_mesh_desc(const train_options* o);
+
+/* ---- agreement between ranks ---------------------------------------------------------------- */
+
+/* Takes the largest value of all ranks, n values in host memory, and waits.  Off the training path:
+ * NCCL takes memory of the device only, so the values are copied there and back.  Also for
+ * memo_session_desc.agree, whose user is the rank. */
+memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error);
+
+/* ---- output --------------------------------------------------------------------------------- */
+
+void print_ranks(const train_options* o);
+
+/* The bytes that this rank has sent so far, and those to tensor ranks. */
+void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]);
+
+/* Prints the memory of each rank and its traffic since `sent`.  All ranks call it, after the same
+ * number of steps; waits. */
+memo_status train_report_ranks(thread_rank* rank, const train_device* own, const memo_mesh* mesh,
+                               const gpt_model* model, const train_options* o,
+                               const int64_t sent[2], double step_s, int64_t n_steps,
+                               memo_error* error);
+
+#endif

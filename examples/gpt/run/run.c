@@ -1,0 +1,231 @@
+#include "gpt/run/run.h"
+
+#include <signal.h>
+
+#include "extras/memo_look.h"
+#include "gpt/model/check.h"
+#include "gpt/model/layout.h"
+#include "gpt/run/plan.h"
+#include "gpt/run/ranks.h"
+#include "gpt/show/report.h"
+
+volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupted = 1;
+}
+
+void catch_signal(int signal_number, int is_once) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)((is_once ? SA_RESETHAND : 0) | SA_RESTART);
+    sigaction(signal_number, &action, NULL);
+}
+
+void catch_signals(void) {
+    catch_signal(SIGTERM, 1);
+    catch_signal(SIGQUIT, 1);
+    catch_signal(SIGXCPU, 0);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 1);
+    if (signal(SIGPIPE, SIG_IGN) != SIG_IGN) catch_signal(SIGPIPE, 0);
+}
+
+/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
+
+static void run_destroy(run* r) {
+#ifdef TRAIN_NCCL
+    if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
+#endif
+    gpt_destroy(r->model);
+    memo_mesh_destroy(r->mesh);
+    memo_recorder_destroy(r->recorder);
+    train_device_close(&r->device);
+    free(r->tokens);
+    free(r->targets);
+    memset(r, 0, sizeof *r);
+}
+
+static memo_status run_create_recorder(run* r, memo_error* error) {
+    memo_recorder_desc desc = MEMO_ZERO(memo_recorder_desc);
+    desc.device = r->device.device;
+    desc.is_timed = 1;
+    memo_status status = memo_recorder_create(&desc, &r->recorder, error);
+    if (!status) memo_recorder_pause(r->recorder);
+    return status;
+}
+
+/* rank, policy and flags are set. */
+static memo_status run_create(run* r, job* j, memo_error* error) {
+    train_options* o = &r->options;
+    const int is_lifted = (r->flags & RUN_LIFTED) != 0;
+    const int is_measured = (r->flags & RUN_MEASURED) != 0;
+    memo_profile profile;
+    gpt_desc desc = {0};
+
+    /* Rank and tokens. */
+    *o = j->options;
+    size_t n_rows = (size_t)(o->batch * o->sequence);
+    memo_mesh_desc degrees = train_mesh_desc(o);
+    r->reports = train_rank_reports(r->rank);
+    r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
+    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
+    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
+    memo_status status = r->tokens && r->targets
+                             ? MEMO_STATUS_OK
+                             : gpt_no_memory("the tokens of a micro-batch", error);
+
+    /* What the model runs on. */
+    if (!status) status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
+    if (!status)
+        status = train_device_open(&r->device, o, r->rank, is_lifted ? 0 : o->device_memory,
+                                   is_lifted ? 0 : o->host_memory, error);
+#ifdef TRAIN_NCCL
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
+#endif
+    if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
+
+    /* The model. */
+    memo_session_desc session = train_session(o, (memo_policy)o->policy);
+    session.is_timed = (r->flags & RUN_TIMED) != 0;
+    if (j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
+    if (o->ranks > 1) session.agree = train_agree;
+    session.user = r->rank;
+    if (r->reports) session.log = starting_log();
+    desc.config = train_config(o);
+    desc.plan = j->plans[r->policy];
+    desc.kernels = &r->device.kernels;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
+    desc.mesh = r->mesh;
+    desc.n_micro_batches = o->accumulate;
+    desc.session = &session;
+    if (!status && !is_measured) status = gpt_create(&desc, &r->model, error);
+    if (!status && !is_measured && r->is_graph) status = gpt_use_graph(r->model, 1, error);
+#ifdef TRAIN_NCCL
+    if (!status && !is_measured && o->is_registered && o->ranks > 1)
+        status = train_register(r->mesh, r->device.device, error);
+#endif
+    if (!status && is_measured) {
+        status = gpt_measure(&desc, &profile, error);
+        if (!status && r->reports) j->profile = profile;
+    }
+    starting_end(session.log);
+    return status;
+}
+
+static memo_status call_on_rank(thread_rank* rank, memo_error* error) {
+    team* t = (team*)rank->user;
+    run* r = &t->runs[rank - t->ranks.ranks];
+    train_device_enter(&r->device);
+    memo_status status = t->function(r, t->j, error);
+    if (r->reports && r->stops) interrupted = t->j->stops = 1;
+    return status;
+}
+
+memo_status team_call(team* t, memo_status (*function)(run* r, job* j, memo_error* error),
+                      memo_error* error) {
+    t->function = function;
+    return thread_ranks_call(&t->ranks, call_on_rank, t, error);
+}
+
+void team_close(team* t) {
+    for (int32_t i = 0; i < t->ranks.n; i++) run_destroy(&t->runs[i]);
+    if (t->ranks.n) train_ranks_close(&t->ranks);
+    memset(t, 0, sizeof *t);
+}
+
+memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc);
+    memset(t, 0, sizeof *t);
+    t->j = j;
+    if (!(flags & RUN_LIFTED)) {
+        desc.device_memory_bytes = o->device_memory;
+        desc.host_memory_bytes = o->host_memory;
+    }
+    desc.to_host_bytes_per_s = (double)o->link_bandwidth;
+    desc.to_device_bytes_per_s = (double)o->link_bandwidth;
+    memo_status status = train_ranks_open(&t->ranks, &desc, (int32_t)o->ranks, error);
+    for (int32_t i = 0; i < t->ranks.n; i++) {
+        t->runs[i].rank = &t->ranks.ranks[i];
+        t->runs[i].policy = policy;
+        t->runs[i].flags = flags;
+    }
+    if (!status) status = team_call(t, run_create, error);
+    if (status) team_close(t);
+    return status;
+}
+
+/* Reads the stalls of a step that has ended: those of its last micro-batch, times their number. */
+static memo_status run_read_stalls(run* r, memo_error* error) {
+    memo_session_info info;
+    memo_swap_stats stats;
+    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
+    memo_session_get_info(gpt_session(r->model), &info);
+    memo_status status = memo_swap_get_stats(info.swap, &stats, error);
+    if (!status)
+        r->times.stall_s =
+            (double)r->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
+    return status;
+}
+
+/* Keys that a token sees on average, half of its own included. */
+static double train_keys_seen(const train_options* o, const int32_t* tokens) {
+    const gpt_config config = train_config(o);
+    const double window = (double)(o->window ? o->window : o->sequence);
+    int64_t n = 0;
+    double sum = 0;
+    if (!o->documents) return gpt_keys_seen(&config);
+    for (int64_t i = 0; i < o->batch * o->sequence; i++, n++) {
+        if (i % o->sequence == 0 || tokens[i - 1] == o->separator) n = 0;
+        sum += (double)n + 0.5 < window ? (double)n + 0.5 : window;
+    }
+    return sum / (double)(o->batch * o->sequence);
+}
+
+memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
+    const train_options* o = &r->options;
+    double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t m = 0; m < o->accumulate && !status; m++) {
+        train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
+                           r->targets);
+        r->keys_seen += train_keys_seen(o, r->tokens);
+        r->n_micro_batches++;
+        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
+    }
+    return status;
+}
+
+/* A cosine from the largest rate to a tenth of it, after a linear start: of a twentieth of the
+ * steps, at most 100; in shorter runs of 20 steps, and of half of fewer than 40. */
+static double learning_rate(const train_options* o, int64_t step) {
+    const double pi = 3.14159265358979323846;
+    int64_t n_warm = o->steps < 40 ? o->steps / 2 : o->steps < 400 ? 20 : o->steps / 20;
+    if (n_warm > 100) n_warm = 100;
+    double done = (double)(step - n_warm) / (double)(o->steps - n_warm);
+    if (step < n_warm) return o->learning_rate * (double)(step + 1) / (double)n_warm;
+    return o->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
+}
+
+memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
+    const gpt_update_values values = {
+        {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
+    memo_status status = gpt_update(r->model, &values, loss, NULL, error);
+    if (!status) status = run_read_stalls(r, error);
+    if (!status && gpt_votes(r->model) > 0) r->stops = 1;
+    if (!status && *loss - *loss != 0)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                           "the loss of step %lld is not finite; try a --learning-rate below %g",
+                           (long long)step + 1, r->options.learning_rate);
+    return status;
+}
+
+memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+    const double begin_s = clock_s();
+    memo_status status = run_gradients(r, j, step, error);
+    if (!status) status = run_update(r, step, loss, error);
+    r->times.step_s = clock_s() - begin_s;
+    return status;
+}

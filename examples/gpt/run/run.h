@@ -1,0 +1,121 @@
+/* run.h - a job, and a run of it: on each rank a device, a model with an open session, and
+ * its steps. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+
+#include <signal.h>
+#include <stdio.h>
+
+#include "extras/memo_look.h"
+#include "gpt/model/checkpoint.h"
+#include "gpt/run/device.h"
+#include "gpt/run/text.h"
+
+/* Ctrl-C sets it, and loops over steps read it. */
+extern volatile sig_atomic_t interrupted;
+
+/* A signal of this kind interrupts.  A second one ends the program at once if is_once. */
+void catch_signal(int signal_number, int is_once);
+
+/* Before a file is made: no signal leaves one behind, and each ends the run as Ctrl-C does.  nohup
+ * stays.  A broken pipe and the limit of processor time come again while the run saves. */
+void catch_signals(void);
+
+/* What the first options.compare steps of a policy show. */
+typedef struct comparison {
+    int is_short; /* of device or host memory: it runs without limit */
+    int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
+    /* Of the steps that are timed.  predicted_s: of step_s, by the planner; 0: not predicted. */
+    double *step_s, *stall_s, *predicted_s;
+    double median_s, median_predicted_s; /* of step_s, predicted_s */
+    double* losses;
+    uint64_t* digests; /* of the gradients */
+} comparison;
+
+typedef struct job {
+    train_options options;
+    train_text text;
+    memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
+    char why_slices[512]; /* why the rows of a slice were chosen; empty: they were not */
+    int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
+    memo_profile profile;
+    int has_profile, is_measured; /* is_measured: the profile, by this run */
+    int64_t room;                 /* of a GPU beside libraries */
+    double begin_s;               /* when the program began */
+    comparison* compared;         /* (policies) */
+    int64_t round;                /* of the comparison */
+    int at_once;                  /* the compared policies are open at the same time */
+    char why_no_times[256];       /* why the comparison shows none; empty: it shows them */
+    int stops;                    /* all ranks end because some rank was interrupted */
+    double* losses;               /* of steps n_resumed to n_done, nats per token */
+    int64_t n_done, n_losses;     /* n_losses: capacity of losses */
+    int64_t n_resumed;            /* steps before this run, whose losses are unknown */
+    FILE* loss_log;
+    gpt_file_head resumed;     /* of --resume */
+    gpt_save save;             /* its path and aside; of --save */
+    char* save_path;           /* NULL: --save */
+    gpt_lock lock;             /* in the first process */
+    memo_error log_failure;    /* of --loss-log, which does not end the training */
+    memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
+} job;
+
+/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
+
+enum {
+    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,    /* measure steps, and stalls by events, without synchronizing */
+    RUN_MEASURED = 4, /* no steps: measures job.profile */
+    RUN_TRAINED = 8   /* the job itself, and one step recorded */
+};
+
+/* Of a step, its update included. */
+typedef struct step_times {
+    double step_s, stall_s, recompute_s;
+} step_times;
+
+typedef struct run {
+    thread_rank* rank;
+    train_options options; /* of the job, with fewer steps after choose_steps */
+    memo_policy policy;
+    int flags;
+    memo_mesh* mesh;
+    memo_recorder* recorder; /* paused until a step is recorded; NULL: none is */
+    train_device device;
+    gpt_model* model;
+    int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
+    step_times times;          /* of the last step; RUN_TIMED */
+    double keys_seen;          /* by the tokens of all micro-batches */
+    int64_t n_micro_batches;
+    int is_graph;    /* steps are staged, and then run as a graph */
+    int reports;     /* this rank prints and fills results for its process */
+    int stops;       /* some rank was interrupted before the end of the last step */
+    int64_t n_steps; /* of the job, that are done */
+    int64_t aside;   /* gpt_save.aside */
+} run;
+
+/* A planned policy of a job on the ranks of this process. */
+typedef struct team {
+    thread_ranks ranks; /* n 0: closed */
+    run runs[THREAD_RANKS_MAX];
+    job* j;
+    memo_status (*function)(run* r, job* j, memo_error* error); /* of the current call */
+} team;
+
+/* Calls function on each rank; only the reporting rank changes the job. */
+memo_status team_call(team* t, memo_status (*function)(run* r, job* j, memo_error* error),
+                      memo_error* error);
+
+/* Does nothing if the team is closed. */
+void team_close(team* t);
+
+/* Opens a new model of a planned policy on each rank. */
+memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error);
+
+/* Runs, or stages, forward and backward of all micro-batches of a step. */
+memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error);
+
+memo_status run_update(run* r, int64_t step, double* loss, memo_error* error);
+
+memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error);
+
+#endif

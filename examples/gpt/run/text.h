@@ -1,0 +1,43 @@
+/* text.h - the text that a trainer learns from: files, random windows and entropies. */
+#ifndef TRAIN_TEXT_H
+#define TRAIN_TEXT_H
+
+#include <glob.h>
+
+#include "gpt/run/options.h"
+
+typedef struct train_text {
+    char** files;
+    int64_t n_files;
+    glob_t found;     /* the project's own sources, if they are the text */
+    char sources[96]; /* then their patterns: " memo*.h README.md ..." */
+    uint8_t* bytes;
+    int64_t n_bytes;
+    uint64_t digest;                  /* of the bytes; 0: random tokens */
+    double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
+    int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
+} train_text;
+
+void train_text_free(train_text* text);
+
+/* n_files 0: the project's own sources, in the current directory. */
+void train_text_find(train_text* text, char** files, int64_t n_files);
+
+/* Tokens below vocabulary, all equally likely. */
+void train_text_random(train_text* text, int64_t vocabulary);
+
+/* The text must hold a sequence and the byte after it. */
+memo_status train_text_load(train_text* text, int64_t sequence, memo_error* error);
+
+/* ---- windows -------------------------------------------------------------------------------- */
+
+/* Writes batch windows of the text: tokens, and for each token the next one. */
+void train_text_windows(const train_text* text, int64_t seed, int64_t step, int64_t micro_batch,
+                        int64_t batch, int64_t sequence, int32_t* tokens /* (batch, sequence) */,
+                        int32_t* targets /* (batch, sequence) */);
+
+/* Before a run: no window of its steps may have more documents than it packs. */
+memo_status train_text_check_documents(const train_text* text, const train_options* o,
+                                       int64_t n_steps, memo_error* error);
+
+#endif
