@@ -17,7 +17,7 @@
  *    5 query heads that do not divide            every_number_of_heads_is_exact; test_sharding:
  *                                                heads_are_dealt_out
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding:
- *                                                rows_go_and_come_back
+ *                                                every_sharding_validates
  *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact;
  *                                                test_sharding: documents_are_balanced
  *    8 positions after reordering                test_sharding: positions_count_within_documents
