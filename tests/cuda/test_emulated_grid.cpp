@@ -190,8 +190,8 @@ TEST(stays_within_its_arrays) {
         const int64_t n_rows = memo_test_int(1, 300), n_columns = random_columns();
         const int64_t stride = pick(0, n_columns + memo_test_int(0, 8));
         const memo_type type = random_type(), other = random_type();
-        const int64_t type_bytes = memoi_row_type_bytes(type),
-                      other_bytes = memoi_row_type_bytes(other);
+        const int64_t type_bytes = memo_row_type_bytes(type),
+                      other_bytes = memo_row_type_bytes(other);
         const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
 
         memo_add_desc cast = {};
