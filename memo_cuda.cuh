@@ -1763,7 +1763,7 @@ MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsi
     return status;
 }
 
-/* bounds: of a block's threads, and of blocks at a time if the compiler would take more registers. */
+/* bounds: threads of a block; blocks at a time, if the compiler would choose fewer. */
 #define MEMOI_CUDA_ITEMS(name, desc_type, item_function, bounds)                                   \
     static __global__ void __launch_bounds__ bounds memoi_cuda_##name##_kernel(                    \
         const __grid_constant__ desc_type desc, int64_t n_items) {                                 \

@@ -1345,9 +1345,9 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
  * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
  * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp(x) by 3 + |x| / 40
- * units, with logits of 16 bits by 3 + 1.3 |x|, and a GPU takes an exp below 2^-126 as 0; the LSE by
- * 4 units of 1 or of the LSE.  A NaN
- * stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * units, with 16-bit logits by 3 + 1.3 |x|, and a GPU takes an exp below 2^-126 as 0; the LSE by
+ * 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their
+ * element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
@@ -2202,8 +2202,8 @@ MEMO_INLINE float memoi_exp_by_two(float x) {
     power = memoi_two_to(t);
     return fmaf(power, fmaf(t, -0.693147181f, x), power);
 }
-/* exp(x), x <= 0, of which the loss needs one or two an element.  A GPU takes the product for 16-bit
- * logits as it is rounded: five instructions less. */
+/* exp(x), x <= 0, of which the loss needs one or two an element.  With 16-bit logits a GPU takes
+ * the product as it is rounded: three instructions less. */
 MEMO_INLINE float memoi_loss_exp(float x, memo_type type) {
 #if defined(__CUDA_ARCH__)
     return type == MEMO_TYPE_F32 ? memoi_exp_by_two(x) : memoi_two_to(x * 1.44269504f);

@@ -441,8 +441,8 @@ MEMO_INLINE float memoi_exp_by_two(float x) {
     power = memoi_two_to(t);
     return fmaf(power, fmaf(t, -0.693147181f, x), power);
 }
-/* exp(x), x <= 0, of which the loss needs one or two an element.  A GPU takes the product for 16-bit
- * logits as it is rounded: five instructions less. */
+/* exp(x), x <= 0, of which the loss needs one or two an element.  With 16-bit logits a GPU takes
+ * the product as it is rounded: three instructions less. */
 MEMO_INLINE float memoi_loss_exp(float x, memo_type type) {
 #if defined(__CUDA_ARCH__)
     return type == MEMO_TYPE_F32 ? memoi_exp_by_two(x) : memoi_two_to(x * 1.44269504f);
