@@ -1763,19 +1763,18 @@ MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsi
     return status;
 }
 
-/* bounds: threads of a block; blocks at a time, if the compiler would choose fewer. */
-#define MEMOI_CUDA_ITEMS(name, desc_type, item_function, bounds)                                   \
-    static __global__ void __launch_bounds__ bounds memoi_cuda_##name##_kernel(                    \
-        const __grid_constant__ desc_type desc, int64_t n_items) {                                 \
+#define MEMOI_CUDA_ITEMS(name, desc_type, item_function)                                           \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)                                   \
+        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_items) {      \
         int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;                             \
         for (; item < n_items; item += (int64_t)gridDim.x * blockDim.x)                            \
             item_function(&desc, item);                                                            \
     }
 
-MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item, (MEMOI_CUDA_THREADS))
-MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item, (MEMOI_CUDA_THREADS))
-MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item, (MEMOI_CUDA_THREADS))
-MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item, (MEMOI_CUDA_THREADS))
+MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
+MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
+MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
+MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
 
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
 #define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
@@ -1806,7 +1805,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     }
 }
 
-MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item, (MEMOI_CUDA_THREADS, 4))
+MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 
 /* Shuffles move 32 bits. */
 template <typename Value>

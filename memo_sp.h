@@ -1345,9 +1345,8 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
  * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
  * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp(x) by 3 + |x| / 40
- * units, with 16-bit logits by 3 + 1.3 |x|, and a GPU takes an exp below 2^-126 as 0; the LSE by
- * 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their
- * element; 16 bytes are faster.
+ * units, and a GPU takes an exp below 2^-126 as 0; the LSE by 4 units of 1 or of the LSE.  A NaN
+ * stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
@@ -2202,13 +2201,11 @@ MEMO_INLINE float memoi_exp_by_two(float x) {
     power = memoi_two_to(t);
     return fmaf(power, fmaf(t, -0.693147181f, x), power);
 }
-/* exp(x), x <= 0, of which the loss needs one or two an element.  With 16-bit logits a GPU takes
- * the product as it is rounded: three instructions less. */
-MEMO_INLINE float memoi_loss_exp(float x, memo_type type) {
+/* exp(x), x <= 0, of which the loss needs one or two an element. */
+MEMO_INLINE float memoi_loss_exp(float x) {
 #if defined(__CUDA_ARCH__)
-    return type == MEMO_TYPE_F32 ? memoi_exp_by_two(x) : memoi_two_to(x * 1.44269504f);
+    return memoi_exp_by_two(x);
 #else
-    (void)type;
     return expf(x);
 #endif
 }
@@ -2223,7 +2220,7 @@ MEMO_INLINE float memoi_larger(float x, float y) {
 }
 /* The sum relative to a maximum that is not below its own. */
 MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
-    return x.max == max ? x.sum : x.sum * memoi_loss_exp(x.max - max, MEMO_TYPE_F32);
+    return x.max == max ? x.sum : x.sum * memoi_loss_exp(x.max - max);
 }
 MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
     memo_softmax_sum both;
@@ -2242,16 +2239,15 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
 }
 
 /* Adds n numbers, in order.  A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_add(memo_softmax_sum to, const float* x, int n,
-                                               memo_type type) {
+MEMO_INLINE memo_softmax_sum memoi_softmax_add(memo_softmax_sum to, const float* x, int n) {
     float max = to.max, base;
     MEMOI_UNROLL
     for (int k = 0; k < n; k++) max = memoi_larger(x[k], max);
     base = max == -INFINITY ? 0.0f : max;
-    to.sum *= memoi_loss_exp(to.max - base, type);
+    to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
     MEMOI_UNROLL
-    for (int k = 0; k < n; k++) to.sum += memoi_loss_exp(x[k] - base, type);
+    for (int k = 0; k < n; k++) to.sum += memoi_loss_exp(x[k] - base);
     return to;
 }
 
@@ -2265,7 +2261,7 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
     MEMOI_UNROLL
     for (int k = 0; k < MEMOI_ROW_GROUP; k++)
         x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
-    return memoi_softmax_add(to, x, MEMOI_ROW_GROUP, entropy->type);
+    return memoi_softmax_add(to, x, MEMOI_ROW_GROUP);
 }
 
 /* The label's column among these; -1: it is not. */
@@ -2349,7 +2345,7 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_los
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_plain_widen(x, pair.words[i], type);
-            sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type), type);
+            sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type));
         }
         pair = next;
     }
@@ -2434,8 +2430,7 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
         if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
         x[k] = d * (column + k == label
                         ? r->of_label
-                        : r->factor *
-                              memoi_loss_exp(memoi_softcap(entropy, x[k]) - r->max, entropy->type));
+                        : r->factor * memoi_loss_exp(memoi_softcap(entropy, x[k]) - r->max));
     }
     if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
         MEMOI_UNROLL
@@ -2460,7 +2455,7 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
             memoi_plain_widen(x, pair.words[i], type);
             MEMOI_UNROLL
             for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max, type));
+                x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max));
             MEMOI_UNROLL
             for (int k = 0; k < 4; k++)
                 group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])

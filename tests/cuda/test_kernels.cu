@@ -459,8 +459,8 @@ TEST(merges_as_on_the_host) {
     }
 }
 
-/* The stated difference: each exp(x) by 3 + |x| / 40 units, of 16-bit logits by 3 + 1.3 |x|; the LSE by
- * 4 units of 1 or of itself.  On the emulated grid the bits are the same. */
+/* The stated difference: each exp(x) by 3 + |x| / 40 units, the LSE by 4 units of 1 or of itself.  On the
+ * emulated grid the bits are the same. */
 TEST(finds_losses_as_on_the_host) {
     FOR_CASES(40) {
         const int64_t n_most = 20000;

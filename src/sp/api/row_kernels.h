@@ -9,9 +9,8 @@
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
  * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
  * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp(x) by 3 + |x| / 40
- * units, with 16-bit logits by 3 + 1.3 |x|, and a GPU takes an exp below 2^-126 as 0; the LSE by
- * 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their
- * element; 16 bytes are faster.
+ * units, and a GPU takes an exp below 2^-126 as 0; the LSE by 4 units of 1 or of the LSE.  A NaN
+ * stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
