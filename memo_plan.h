@@ -688,6 +688,11 @@ typedef struct memo_session_desc {
      * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
      * fifth faster than a model's weights: call memo_session_fill_states here. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  Called before micro-batches that only
+     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
+     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor. */
     int32_t backward_recomputes;
@@ -8813,7 +8818,8 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows; tile_rows of %lld would work"
+                        "in tiles of %lld rows; check row_bytes; if they are right, tile_rows "
+                        "of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
                         "`begin`, check row_bytes, or make it WHOLE",
@@ -11327,12 +11333,30 @@ MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error)
     return status;
 }
 
+/* The trainer's own number of all that its update reads; 0: it has none. */
+MEMOI double memoi_session_norm(const memo_session_desc* desc) {
+    return desc->norm ? desc->norm(desc->user) : 0;
+}
+/* Does it still have its value from before runs that are no training? */
+MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
+                                           memo_error* error) {
+    const double now = memoi_session_norm(desc);
+    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
+        "again that they had before measuring; list what else a micro-batch changes and the update "
+        "reads, or let norm be the same for the same bytes",
+        before, now);
+}
+
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
+    double norm = 0;
     memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
     memo_status given = MEMO_STATUS_OK;
     if (status) return status;
@@ -11362,6 +11386,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, error);
+        if (!status) norm = memoi_session_norm(desc);
         status = memoi_session_verdict(desc, status, error);
     }
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -11386,6 +11411,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
     if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     if (!status) status = memoi_session_verdict(desc, given, error);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
@@ -11583,10 +11609,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      memo_step_plan* plan, int is_owned, int stays,
                                      memo_error* error) {
     memo_session* s = NULL;
+    double norm;
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status && is_owned) memo_step_plan_destroy(plan);
     if (status) return status;
     if (is_owned) s->own_plan = plan;
+    norm = memoi_session_norm(desc);
     if (desc->measuring) desc->measuring(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
@@ -11595,6 +11623,7 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
     if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;
     if (stays) return status ? status : given;
