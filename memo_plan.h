@@ -1168,7 +1168,7 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 }
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
+    return memoi_problem_is_easy(problem) && !problem->has_alignment;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -3773,6 +3773,12 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     return 1;
 }
 
+/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
+ * is likely to end. */
+MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
+    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
+}
+
 /* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
 MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
                                  memoi_effort* effort) {
@@ -4401,7 +4407,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
         memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)),
                               loop->effort, loop->best);
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
