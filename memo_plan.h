@@ -1173,7 +1173,7 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 }
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
+    return memoi_problem_is_easy(problem) && !problem->has_alignment;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -2775,6 +2775,11 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+#ifndef MEMOI_PROVE
+#define MEMOI_PROVE(search, step, a, b) 1
+#endif
+
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];
@@ -2978,6 +2983,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* The rules below need an item that cannot be the lowest, and one that can. */
     if (n_lifted == 0) return 1; /* then neither rule says more */
+    if (look.n_choices == 0) (void)MEMOI_PROVE(search, 's', s, 0);
     if (look.n_choices == 0) return 0;
 
     /* Head: the items from each bound upward must fit under the capacity. */
@@ -2989,13 +2995,17 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (set) above |= (uint64_t)1 << i;
         most -= search->size[i];
         spare = memob_max(spare, items[i].spare);
-        if (bound[i] > memoi_search_base(search, above, most + spare)) return 0;
+        if (bound[i] <= memoi_search_base(search, above, most + spare)) continue;
+        (void)MEMOI_PROVE(search, 's', s, 0);
+        return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
-    for (k = 0; k < n_lifted; k++)
+    for (k = 0; k < n_lifted; k++) {
+        (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+    }
     return 1;
 }
 
@@ -3112,8 +3122,11 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->bound >= part->floor) continue;
-        for (; i < next; i++)
-            if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
+        for (; i < next; i++) {
+            if (search->is_placed[i]) continue;
+            (void)MEMOI_PROVE(search, 'f', i, part->floor);
+            if (!memoi_search_raise(search, i, part->floor)) return 0;
+        }
     }
     for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
          s++) {
@@ -3122,8 +3135,10 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
         search->weight[s] += 1;
         return 0;
     }
-    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++)
-        if (!memoi_search_block(search, i)) return 0; /* no placed item is blocked */
+    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++) {
+        (void)MEMOI_PROVE(search, 'k', i, 0); /* no placed item is blocked */
+        if (!memoi_search_block(search, i)) return 0;
+    }
     return 1;
 }
 
@@ -3216,16 +3231,21 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     memoi_verdict verdict = MEMOI_FAILED;
     memoi_failure state = {0, 0};
     int is_first = 1;
+    (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (part.is_done) return MEMOI_FOUND;
         if (is_first) state = part.state;
+        if (part.is_done) verdict = MEMOI_FOUND;
+        if (part.is_done) break;
 
         /* Stop here if this state failed before, or if a bound shows that it must fail. */
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
-        if (known->low == part.state.low && known->high == part.state.high) break;
+        if (known->low == part.state.low && known->high == part.state.high &&
+            MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
+            break;
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
 
@@ -3234,13 +3254,16 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         if (cut < end) {
             for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
                 cut = memoi_search_cut(search, s, end);
+                (void)MEMOI_PROVE(search, 'w', s, cut);
                 verdict = memoi_search_node(search, s, cut);
+                (void)MEMOI_PROVE(search, 'v', verdict, 0);
             }
             break;
         }
 
         /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
 
@@ -3248,8 +3271,10 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         branch = memoi_search_now(search);
         for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
             memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+        (void)MEMOI_PROVE(search, 'p', chosen, 0);
         if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
         if (verdict != MEMOI_FAILED) break;
+        (void)MEMOI_PROVE(search, 'b', chosen, 0);
         memset(search->is_stale + begin, 0, (size_t)(end - begin));
         memoi_search_undo(search, branch);
         memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
@@ -3257,6 +3282,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
+    (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
@@ -3776,6 +3802,12 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
         if (e->end[i] > *largest) *largest = e->end[i];
     }
     return 1;
+}
+
+/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
+ * is likely to end. */
+MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
+    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
 
 /* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
@@ -4406,7 +4438,9 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
         memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              loop->has_exact > 0
+                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
+                                  : n_nodes,
                               loop->effort, loop->best);
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
