@@ -10597,32 +10597,24 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     return MEMO_STATUS_OK;
 }
 
-/* The law of all pairs of lists.  has_no_events: for a clock.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_law(memob_states* states, int has_no_events,
-                                        memo_error* error) {
+/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
+ * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
     const memob_states_items* it = &states->items;
-    const int64_t n_items = (int64_t)states->n_layers * states->n_states;
-    char* may_be_empty = (char*)memob_calloc(n_items, 1);
     memob_law_desc desc;
-    memo_status status;
-    if (!may_be_empty) return memob_no_memory(error, "the law of states");
-    memset(may_be_empty, 1, (size_t)n_items); /* what lies there already */
     memset(&desc, 0, sizeof desc);
     desc.visits = it->visits;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
-    desc.n_items = (int32_t)n_items;
+    desc.n_items = states->n_layers * states->n_states;
     desc.uses = it->uses;
     desc.n_uses = it->n_uses;
     desc.lists = it->lists;
     desc.in_lists = it->in_lists;
     desc.n_lists = it->n_lists;
-    desc.has_no_events = has_no_events;
+    desc.has_no_events = 1;
     desc.updates_on_host = states->updates != NULL;
-    desc.may_be_empty = may_be_empty;
-    status = memob_law_make(&desc, &states->sink.law, error);
-    MEMO_FREE(may_be_empty);
-    return status;
+    return memob_law_make(&desc, &states->sink.law, error);
 }
 
 /* Items that share no piece stay where they are, but for what the host uses.  Until then owners
@@ -10687,16 +10679,24 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 
 /* --- creation --- */
 
-/* After memob_states_init: what a step needs.  has_no_events: for a clock, which has all
- * operations awaited.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_states_prepare(memob_states* states, int has_no_events, memo_error* error) {
+/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
+#define MEMOI_STATES_RECORDS 16
+
+/* After memob_states_init: what a step needs.  n_streams: as for memob_sink_count_events.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memob_sink* sink = &states->sink;
+    memob_engine* e = &sink->engine;
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
-    if (!status) status = memoi_states_make_law(states, has_no_events, error);
+    if (!status) status = memoi_states_make_law(states, error);
     if (!status)
         status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    return status;
+    if (status) return status;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
+    memob_sink_count_events(sink, n_streams);
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10717,10 +10717,8 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    memob_sink_count_events(&states->sink, launches ? 4 : 3);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (e->arrays.failed) return memob_no_memory(error, "the events of states");
-    if (launches)
+    status = memob_states_prepare(states, launches ? 4 : 3, error);
+    if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
@@ -10756,7 +10754,6 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     states->sink.engine.device_memory = (char*)desc->device_memory;
     states->sink.engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
-    if (!status) status = memob_states_prepare(states, 0, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
         memob_states_destroy(states);
@@ -10837,7 +10834,7 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    if (op->is_awaited) (void)memob_sink_record(sink, op->stream, number);
+    (void)memob_sink_record(sink, op->stream, number);
 }
 
 /* The copies up to the next visit. */
@@ -10915,7 +10912,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->is_awaited) (void)memob_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) (void)memob_sink_record(&states->sink, op->stream, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);

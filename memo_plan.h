@@ -5160,9 +5160,8 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events;      /* of its streams: when they happen, */
-    memo_event* state_handles; /* and the same for the engine */
-    double update_s;      /* of the update after the micro-batches */
+    double* state_events;   /* of its streams: when they happen */
+    double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
@@ -5490,7 +5489,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0, (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
+        memset(c->state_events, 0,
+               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
         memob_states_reset(c->states);
         for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
@@ -5768,7 +5768,6 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.launch_host = memoi_rows_state_file;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
-    e->events = c->state_handles;
     for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
@@ -5814,10 +5813,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        if (!status) status = memob_states_prepare(p->clock.states, 1, error);
-        memob_sink_count_events(&p->clock.states->sink, 4);
+        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
         p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
-        p->clock.state_handles = MEMOB_ARRAY(a, memo_event, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);

@@ -18,16 +18,24 @@
 
 /* --- creation --- */
 
-/* After memob_states_init: what a step needs.  has_no_events: for a clock, which has all
- * operations awaited.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_states_prepare(memob_states* states, int has_no_events, memo_error* error) {
+/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
+#define MEMOI_STATES_RECORDS 16
+
+/* After memob_states_init: what a step needs.  n_streams: as for memob_sink_count_events.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memob_sink* sink = &states->sink;
+    memob_engine* e = &sink->engine;
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
-    if (!status) status = memoi_states_make_law(states, has_no_events, error);
+    if (!status) status = memoi_states_make_law(states, error);
     if (!status)
         status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    return status;
+    if (status) return status;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
+    memob_sink_count_events(sink, n_streams);
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -48,10 +56,8 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    memob_sink_count_events(&states->sink, launches ? 4 : 3);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (e->arrays.failed) return memob_no_memory(error, "the events of states");
-    if (launches)
+    status = memob_states_prepare(states, launches ? 4 : 3, error);
+    if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
@@ -87,7 +93,6 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     states->sink.engine.device_memory = (char*)desc->device_memory;
     states->sink.engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
-    if (!status) status = memob_states_prepare(states, 0, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
         memob_states_destroy(states);
@@ -168,7 +173,7 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    if (op->is_awaited) (void)memob_sink_record(sink, op->stream, number);
+    (void)memob_sink_record(sink, op->stream, number);
 }
 
 /* The copies up to the next visit. */
@@ -246,7 +251,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->is_awaited) (void)memob_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) (void)memob_sink_record(&states->sink, op->stream, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);

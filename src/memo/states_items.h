@@ -179,32 +179,24 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     return MEMO_STATUS_OK;
 }
 
-/* The law of all pairs of lists.  has_no_events: for a clock.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_law(memob_states* states, int has_no_events,
-                                        memo_error* error) {
+/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
+ * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
     const memob_states_items* it = &states->items;
-    const int64_t n_items = (int64_t)states->n_layers * states->n_states;
-    char* may_be_empty = (char*)memob_calloc(n_items, 1);
     memob_law_desc desc;
-    memo_status status;
-    if (!may_be_empty) return memob_no_memory(error, "the law of states");
-    memset(may_be_empty, 1, (size_t)n_items); /* what lies there already */
     memset(&desc, 0, sizeof desc);
     desc.visits = it->visits;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
-    desc.n_items = (int32_t)n_items;
+    desc.n_items = states->n_layers * states->n_states;
     desc.uses = it->uses;
     desc.n_uses = it->n_uses;
     desc.lists = it->lists;
     desc.in_lists = it->in_lists;
     desc.n_lists = it->n_lists;
-    desc.has_no_events = has_no_events;
+    desc.has_no_events = 1;
     desc.updates_on_host = states->updates != NULL;
-    desc.may_be_empty = may_be_empty;
-    status = memob_law_make(&desc, &states->sink.law, error);
-    MEMO_FREE(may_be_empty);
-    return status;
+    return memob_law_make(&desc, &states->sink.law, error);
 }
 
 /* Items that share no piece stay where they are, but for what the host uses.  Until then owners

@@ -270,7 +270,6 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.launch_host = memoi_rows_state_file;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
-    e->events = c->state_handles;
     for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
@@ -316,10 +315,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        if (!status) status = memob_states_prepare(p->clock.states, 1, error);
-        memob_sink_count_events(&p->clock.states->sink, 4);
+        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
         p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
-        p->clock.state_handles = MEMOB_ARRAY(a, memo_event, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);

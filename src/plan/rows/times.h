@@ -57,9 +57,8 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events;      /* of its streams: when they happen, */
-    memo_event* state_handles; /* and the same for the engine */
-    double update_s;      /* of the update after the micro-batches */
+    double* state_events;   /* of its streams: when they happen */
+    double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
@@ -387,7 +386,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0, (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
+        memset(c->state_events, 0,
+               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
         memob_states_reset(c->states);
         for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
