@@ -1238,11 +1238,14 @@ typedef struct memo_state {
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
  *     >>clock                seconds of a step
+ *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
- *     >>states               states that travel between host and device */
+ *     >>states places        which states lie where,
+ *     >>states items         which visits use them,
+ *     >>states               and what lies on the device in a step */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -6817,8 +6820,8 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, i
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
- * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows the
- *    list before and the list behind alone, and everything in it lives on.  A stay that goes on into
+ * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
+ *    the list before and the list behind alone, and all its items live on.  A stay that goes on into
  *    the next list is not loaded again there; it is stored in each list that changes it, unless the
  *    next list changes it further, a visit spends it, or nobody takes its bytes.  A load comes at
  *    the earliest with the list before that of its first use.
@@ -8091,8 +8094,8 @@ MEMOI double memoi_clock_extend(const double* steps_s, int32_t n) {
 /* ---- >>sink -------------------------------------------------------------------------------------
  * Knows: how operations of a law wait for each other on a device.  Knows nothing of what they move.
  *
- * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what was
- * enqueued, so they are right in every order.
+ * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what
+ * was enqueued, so they are right in every order.
  *
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
@@ -8107,7 +8110,7 @@ typedef struct memob_sink {
 
 /* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
  * used.  The engine's first two events are the compute stream's. */
-MEMOI void memob_sink_count_events(memob_sink* sink, int32_t n_streams) {
+MEMOI void memoi_sink_count_events(memob_sink* sink, int32_t n_streams) {
     for (int32_t s = 0; s < n_streams; s++) {
         sink->first_event[s] = sink->engine.n_events;
         sink->records.n_events[s] = sink->law.n_events[s];
@@ -8115,7 +8118,7 @@ MEMOI void memob_sink_count_events(memob_sink* sink, int32_t n_streams) {
     }
 }
 
-MEMOI void memob_sink_free(memob_sink* sink) {
+MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
     memob_law_free(&sink->law);
@@ -8123,7 +8126,7 @@ MEMOI void memob_sink_free(memob_sink* sink) {
 }
 
 /* Returns the event of the stream; -1: none is recorded. */
-MEMOI int32_t memob_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
+MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
     int32_t event;
     if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
@@ -8135,25 +8138,25 @@ MEMOI int32_t memob_sink_record(memob_sink* sink, int32_t stream, int64_t number
 
 /* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
  * done. */
-MEMOI void memob_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
+MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         int32_t event;
         if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
         event = memoi_records_find(&sink->records, s, wait->of[s]);
         if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-            event = memob_sink_record(sink, s, sink->waits.n[s]);
+            event = memoi_sink_record(sink, s, sink->waits.n[s]);
         if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
     }
 }
 
 /* Every stream waits for all that the others were given. */
-MEMOI void memob_sink_join(memob_sink* sink) {
+MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;
     int32_t events[MEMOB_N_STREAMS];
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
         const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
-        events[s] = is_there ? memob_sink_record(sink, s, sink->waits.n[s]) : -1;
+        events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
     }
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
         for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
@@ -8166,9 +8169,9 @@ MEMOI void memob_sink_join(memob_sink* sink) {
 
 /* Begins a call.  After a failed one, or an abandoned step, waits that the law counts on may be
  * missing, so the streams join. */
-MEMOI void memob_sink_call(memob_sink* sink, memo_error* error) {
+MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
     memob_engine_call(&sink->engine, error);
-    if (sink->has_failed) memob_sink_join(sink);
+    if (sink->has_failed) memoi_sink_join(sink);
 }
 
 /* ---- >>swap rows --------------------------------------------------------------------------------
@@ -9683,7 +9686,7 @@ void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
-    memob_sink_free(&swap->sink);
+    memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
@@ -9750,7 +9753,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
-    memob_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
+    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
@@ -9926,12 +9929,12 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     int64_t number;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
     number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
-    memob_sink_wait(&swap->sink, op->stream, &wait);
+    memoi_sink_wait(&swap->sink, op->stream, &wait);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memob_sink_record(&swap->sink, op->stream, number);
+    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9966,7 +9969,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
         swap->numbers[swap->n_begun] = memob_law_add(
@@ -9978,7 +9981,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memob_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
@@ -10025,12 +10028,12 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (status) return status;
 
     /* The operations behind the visit. */
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
         if (law->ops[k].is_awaited)
-            (void)memob_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
                                     swap->numbers[swap->n_ended]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
@@ -10051,7 +10054,7 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     swap->sink.has_failed = 1;
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
@@ -10083,8 +10086,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 /* ---- >>states places ----------------------------------------------------------------------------
  * Knows: which states lie in which place.  Knows nothing of the order of a step.
  *
- * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes come
- * to the device before a visit of its layer uses them, and go back after one has changed them.
+ * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
+ * come to the device before a visit of its layer uses them, and go back after one has changed them.
  *
  * Layers with streamed states use two places on the device in turn, each as large as the layers
  * there need, so the states of one layer travel while another layer computes.  A place has all
@@ -10389,7 +10392,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 }
 
 MEMOI void memob_states_free(memob_states* states) {
-    memob_sink_free(&states->sink);
+    memoi_sink_free(&states->sink);
     memob_arrays_free(&states->items.arrays);
 }
 
@@ -10426,8 +10429,8 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *   forward    up.  FIRST stays in use while layer 1 computes.  With deferred updates, each layer's
  *              update comes right before its forward.
  *   backward   down.  LAST, which also computes its forward there, stays in use while the layer
- *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of a
- *              layer come when nobody uses the layer any more.
+ *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
+ *              a layer come when nobody uses the layer any more.
  *   update     up.
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
@@ -10666,11 +10669,11 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
  * Knows: where a step is, and what lies on the device.  Knows nothing of which bytes travel when,
  * and of what the trainer computes.
  *
- * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of >>states
- * items.  When a list begins, the engine takes the law's operations of the list and of the list that
- * will follow, and leaves out the copies of what lies on the device already.  If another list
- * follows (updates after a micro-batch that was not the last, an abandoned step), first all that is
- * newer on the device goes to the host, and the streams join.
+ * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of
+ * >>states items.  When a list begins, the engine takes the law's operations of the list and of the
+ * list that will follow, and leaves out the copies of what lies on the device already.  If another
+ * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
+ * that is newer on the device goes to the host, and the streams join.
  *
  * 1. A visit finds on the device what it reads.
  * 2. What is overwritten is not newer than the host's bytes, or spent.
@@ -10682,7 +10685,7 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 /* The latest records of a stream that are kept; a wait for an older one waits for the next. */
 #define MEMOI_STATES_RECORDS 16
 
-/* After memob_states_init: what a step needs.  n_streams: as for memob_sink_count_events.  Errors:
+/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_count_events.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memob_sink* sink = &states->sink;
@@ -10694,7 +10697,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
         status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
     if (status) return status;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
-    memob_sink_count_events(sink, n_streams);
+    memoi_sink_count_events(sink, n_streams);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
 }
@@ -10717,7 +10720,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : 3, error);
+    status = memob_states_prepare(states, !sizes->host_bytes ? 0 : launches ? 4 : 3, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -10830,11 +10833,11 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
         n_moves += memoi_states_moves(states, op->kind, parts[i].item);
     if (sink->engine.status || !n_moves) return;
     number = memob_law_add(&sink->law, &sink->waits, k, &wait);
-    memob_sink_wait(sink, op->stream, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    (void)memob_sink_record(sink, op->stream, number);
+    (void)memoi_sink_record(sink, op->stream, number);
 }
 
 /* The copies up to the next visit. */
@@ -10848,17 +10851,17 @@ MEMOI void memoi_states_enqueue_copies(memob_states* states) {
 /* An item goes to its home, or comes from there, behind and before all else. */
 MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
     const int is_spilled = states->items.items[item].file >= 0;
-    memob_sink_join(&states->sink);
+    memoi_sink_join(&states->sink);
     if (is_load && is_spilled) {
         memoi_states_copy(states, MEMOB_OP_READ, item);
-        if (!states->sink.engine.status) memob_sink_join(&states->sink);
+        if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     }
     if (!states->sink.engine.status)
         memoi_states_copy(states, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, item);
-    if (!states->sink.engine.status) memob_sink_join(&states->sink);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     if (is_load || !is_spilled || states->sink.engine.status) return;
     memoi_states_copy(states, MEMOB_OP_WRITE, item);
-    if (!states->sink.engine.status) memob_sink_join(&states->sink);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -10912,7 +10915,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) (void)memob_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) (void)memoi_sink_record(&states->sink, op->stream, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -10949,6 +10952,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
     memob_numbers wait;
+
+    /* What the visit writes is there from now on. */
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
         const memob_use* use = &it->uses[u];
         if (on_host || use->how != MEMOB_USE_WRITE) continue;
@@ -10958,8 +10963,9 @@ MEMOI void memoi_states_open(memob_states* states) {
             memoi_states_move(states, use->item, 1);
     }
     if (e->status) return;
+
     states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
-    memob_sink_wait(sink, op->stream, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -11032,7 +11038,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
                              : is_more ? MEMOB_STATES_MORE_BACKWARD
                                        : MEMOB_STATES_BACKWARD;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
     if (!states->sink.engine.status)
         memoi_states_enter(states,
@@ -11066,7 +11072,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
 MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t layer,
                                      memo_error* error) {
     memob_sink* sink = &states->sink;
-    memob_sink_call(sink, error);
+    memoi_sink_call(sink, error);
     if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
         memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
     if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
@@ -11079,7 +11085,7 @@ MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t
 MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t layer,
                                    memo_error* error) {
     const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
         return memoi_states_finish(states);
     if (updates && states->updates) memoi_states_go(states, MEMOB_UPDATE, layer);
@@ -11267,7 +11273,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + offsets[1] + offset_bytes;
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     if (!e->status && states->is_newer[item]) {
         memoi_states_move(states, item, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);

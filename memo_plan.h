@@ -8169,6 +8169,8 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
         memoi_inspector_visit(s, pass, layer - 1, 1);
     if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+
+    /* The update. */
     if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
         (void)memoi_session_is_ok(
             s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
@@ -8183,6 +8185,7 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
         (void)memoi_session_is_ok(s,
                                   memob_states_end(s->states, MEMOB_UPDATE, layer, &s->call_error));
     }
+
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));

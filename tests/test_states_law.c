@@ -39,10 +39,10 @@ static int has(int32_t layer, int32_t s) { return (int)(p.engine->layers[layer].
 /* All bytes of a state are those of the plain array. */
 static void check_state(const void* address, int32_t layer, int32_t s) {
     const uint8_t* bytes = (const uint8_t*)address;
-    p.n_checked++;
+    __atomic_fetch_add(&p.n_checked, 1, __ATOMIC_RELAXED); /* updates on the host check, too */
     for (int64_t k = 0; k < p.states[s].size_bytes; k++)
         if (bytes[k] != p.value[layer][s]) {
-            p.n_wrong++;
+            __atomic_fetch_add(&p.n_wrong, 1, __ATOMIC_RELAXED);
             return;
         }
 }

@@ -25,8 +25,8 @@
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
- * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows the
- *    list before and the list behind alone, and everything in it lives on.  A stay that goes on into
+ * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
+ *    the list before and the list behind alone, and all its items live on.  A stay that goes on into
  *    the next list is not loaded again there; it is stored in each list that changes it, unless the
  *    next list changes it further, a visit spends it, or nobody takes its bytes.  A load comes at
  *    the earliest with the list before that of its first use.

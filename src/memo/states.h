@@ -5,11 +5,11 @@
  * Knows: where a step is, and what lies on the device.  Knows nothing of which bytes travel when,
  * and of what the trainer computes.
  *
- * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of >>states
- * items.  When a list begins, the engine takes the law's operations of the list and of the list that
- * will follow, and leaves out the copies of what lies on the device already.  If another list
- * follows (updates after a micro-batch that was not the last, an abandoned step), first all that is
- * newer on the device goes to the host, and the streams join.
+ * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of
+ * >>states items.  When a list begins, the engine takes the law's operations of the list and of the
+ * list that will follow, and leaves out the copies of what lies on the device already.  If another
+ * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
+ * that is newer on the device goes to the host, and the streams join.
  *
  * 1. A visit finds on the device what it reads.
  * 2. What is overwritten is not newer than the host's bytes, or spent.
@@ -21,7 +21,7 @@
 /* The latest records of a stream that are kept; a wait for an older one waits for the next. */
 #define MEMOI_STATES_RECORDS 16
 
-/* After memob_states_init: what a step needs.  n_streams: as for memob_sink_count_events.  Errors:
+/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_count_events.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memob_sink* sink = &states->sink;
@@ -33,7 +33,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
         status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
     if (status) return status;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
-    memob_sink_count_events(sink, n_streams);
+    memoi_sink_count_events(sink, n_streams);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
 }
@@ -56,7 +56,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : 3, error);
+    status = memob_states_prepare(states, !sizes->host_bytes ? 0 : launches ? 4 : 3, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -169,11 +169,11 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
         n_moves += memoi_states_moves(states, op->kind, parts[i].item);
     if (sink->engine.status || !n_moves) return;
     number = memob_law_add(&sink->law, &sink->waits, k, &wait);
-    memob_sink_wait(sink, op->stream, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    (void)memob_sink_record(sink, op->stream, number);
+    (void)memoi_sink_record(sink, op->stream, number);
 }
 
 /* The copies up to the next visit. */
@@ -187,17 +187,17 @@ MEMOI void memoi_states_enqueue_copies(memob_states* states) {
 /* An item goes to its home, or comes from there, behind and before all else. */
 MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
     const int is_spilled = states->items.items[item].file >= 0;
-    memob_sink_join(&states->sink);
+    memoi_sink_join(&states->sink);
     if (is_load && is_spilled) {
         memoi_states_copy(states, MEMOB_OP_READ, item);
-        if (!states->sink.engine.status) memob_sink_join(&states->sink);
+        if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     }
     if (!states->sink.engine.status)
         memoi_states_copy(states, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, item);
-    if (!states->sink.engine.status) memob_sink_join(&states->sink);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     if (is_load || !is_spilled || states->sink.engine.status) return;
     memoi_states_copy(states, MEMOB_OP_WRITE, item);
-    if (!states->sink.engine.status) memob_sink_join(&states->sink);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -251,7 +251,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) (void)memob_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) (void)memoi_sink_record(&states->sink, op->stream, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -288,6 +288,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
     memob_numbers wait;
+
+    /* What the visit writes is there from now on. */
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
         const memob_use* use = &it->uses[u];
         if (on_host || use->how != MEMOB_USE_WRITE) continue;
@@ -297,8 +299,9 @@ MEMOI void memoi_states_open(memob_states* states) {
             memoi_states_move(states, use->item, 1);
     }
     if (e->status) return;
+
     states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
-    memob_sink_wait(sink, op->stream, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -371,7 +374,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
                              : is_more ? MEMOB_STATES_MORE_BACKWARD
                                        : MEMOB_STATES_BACKWARD;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
     if (!states->sink.engine.status)
         memoi_states_enter(states,
@@ -405,7 +408,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
 MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t layer,
                                      memo_error* error) {
     memob_sink* sink = &states->sink;
-    memob_sink_call(sink, error);
+    memoi_sink_call(sink, error);
     if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
         memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
     if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
@@ -418,7 +421,7 @@ MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t
 MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t layer,
                                    memo_error* error) {
     const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
         return memoi_states_finish(states);
     if (updates && states->updates) memoi_states_go(states, MEMOB_UPDATE, layer);
@@ -606,7 +609,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + offsets[1] + offset_bytes;
-    memob_sink_call(&states->sink, error);
+    memoi_sink_call(&states->sink, error);
     if (!e->status && states->is_newer[item]) {
         memoi_states_move(states, item, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);

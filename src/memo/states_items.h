@@ -8,8 +8,8 @@
  *   forward    up.  FIRST stays in use while layer 1 computes.  With deferred updates, each layer's
  *              update comes right before its forward.
  *   backward   down.  LAST, which also computes its forward there, stays in use while the layer
- *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of a
- *              layer come when nobody uses the layer any more.
+ *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
+ *              a layer come when nobody uses the layer any more.
  *   update     up.
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.

@@ -3,8 +3,8 @@
 /* ---- >>states places ----------------------------------------------------------------------------
  * Knows: which states lie in which place.  Knows nothing of the order of a step.
  *
- * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes come
- * to the device before a visit of its layer uses them, and go back after one has changed them.
+ * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
+ * come to the device before a visit of its layer uses them, and go back after one has changed them.
  *
  * Layers with streamed states use two places on the device in turn, each as large as the layers
  * there need, so the states of one layer travel while another layer computes.  A place has all
@@ -309,7 +309,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 }
 
 MEMOI void memob_states_free(memob_states* states) {
-    memob_sink_free(&states->sink);
+    memoi_sink_free(&states->sink);
     memob_arrays_free(&states->items.arrays);
 }
 

@@ -66,7 +66,7 @@ void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
-    memob_sink_free(&swap->sink);
+    memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
@@ -133,7 +133,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
-    memob_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
+    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
@@ -309,12 +309,12 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     int64_t number;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
     number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
-    memob_sink_wait(&swap->sink, op->stream, &wait);
+    memoi_sink_wait(&swap->sink, op->stream, &wait);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memob_sink_record(&swap->sink, op->stream, number);
+    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -349,7 +349,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
         swap->numbers[swap->n_begun] = memob_law_add(
@@ -361,7 +361,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memob_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
@@ -408,12 +408,12 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (status) return status;
 
     /* The operations behind the visit. */
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
         if (law->ops[k].is_awaited)
-            (void)memob_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
                                     swap->numbers[swap->n_ended]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
@@ -434,7 +434,7 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     swap->sink.has_failed = 1;
-    memob_sink_call(&swap->sink, error);
+    memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
