@@ -6821,10 +6821,10 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, i
  *    event; and windows of their own in front of the file.
  *
  * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
- *    the list before and the list behind alone, and all its items live on.  A stay that goes on into
- *    the next list is not loaded again there; it is stored in each list that changes it, unless the
- *    next list changes it further, a visit spends it, or nobody takes its bytes.  A load comes at
- *    the earliest with the list before that of its first use.
+ *    the list before and the list behind alone, and all its items live on.  A stay that goes on
+ *    into the next list is not loaded again there; it is stored in each list that changes it,
+ *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
+ *    comes at the earliest with the list before that of its first use.
  *
  * Parcels.  Items without a host address of their own lie in a parcel; a parcel takes a place on
  * the host when its first item is stored, and frees the place with its last load.  If no place is
