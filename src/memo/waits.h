@@ -67,6 +67,12 @@ MEMOI void memob_waits_free(memob_waits* waits) {
     memset(waits, 0, sizeof *waits);
 }
 
+/* As if nothing had been added: all of it is over. */
+MEMOI void memoi_waits_reset(memob_waits* waits) {
+    memset(waits->cells, 0, (size_t)waits->n_cells * sizeof *waits->cells);
+    memset(waits->n, 0, sizeof waits->n);
+}
+
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
     const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
