@@ -6766,6 +6766,20 @@ MEMOI void memoi_waits_join(memob_waits* waits) {
     }
 }
 
+/* A stream waits for all that another was given so far, whatever it touches: an operation of each.
+ * Returns the number of the other's. */
+MEMOI int64_t memoi_waits_follow(memob_waits* waits, int32_t stream, int32_t other) {
+    memob_numbers none;
+    const int64_t number = memoi_waits_add(waits, other, NULL, 0, &none);
+    const int64_t follower = memoi_waits_add(waits, stream, NULL, 0, &none);
+    const memob_numbers* clock = memoi_waits_clock(waits, other, number);
+    memob_numbers* now = &waits->clocks[stream][follower & waits->mask[stream]];
+    MEMO_ASSERT(stream != other && clock->of[stream] < follower); /* 5 */
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (clock->of[s] > now->of[s]) now->of[s] = clock->of[s];
+    return number;
+}
+
 /* --- records of events --- */
 
 /* Sinks record an event behind operations that are awaited.  A few events of each stream take
@@ -8148,6 +8162,14 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
             event = memoi_sink_record(sink, s, sink->waits.n[s]);
         if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
     }
+}
+
+/* A stream waits for all that the trainer has given another. */
+MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
+    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    memoi_sink_wait(sink, stream, &wait);
 }
 
 /* Every stream waits for all that the others were given. */
@@ -10964,6 +10986,9 @@ MEMOI void memoi_states_open(memob_states* states) {
     }
     if (e->status) return;
 
+    /* Updates on the host also use what the trainer has computed since the backward: a norm. */
+    if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
+        memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
     states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
     memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)

@@ -60,6 +60,14 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
+/* A stream waits for all that the trainer has given another. */
+MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
+    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    memoi_sink_wait(sink, stream, &wait);
+}
+
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;

@@ -300,6 +300,9 @@ MEMOI void memoi_states_open(memob_states* states) {
     }
     if (e->status) return;
 
+    /* Updates on the host also use what the trainer has computed since the backward: a norm. */
+    if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
+        memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
     states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
     memoi_sink_wait(sink, op->stream, &wait);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
