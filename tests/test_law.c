@@ -516,8 +516,8 @@ TEST(directions_share_a_limit) {
                                      {2, 0, MEMOB_USE_READ, 0, 120, -1}};
     static const double visit_s[] = {1, 1, 1};
     static const double limits[] = {0, 20, 15, 10}, ends_of_load_s[] = {7, 7, 10, 11.5};
-    const memob_law_desc desc = {visits, 3, items, 3,         uses, 4, NULL, 0,    0,   0,
-                                 0,      0, 0,     {0, 0, 0}, 0,    0, 0,    NULL, NULL};
+    const memob_law_desc desc = {visits, 3, items, 3, uses,      4, NULL, NULL, 0,    0,
+                                 0,      0, 0,     0, {0, 0, 0}, 0, 0,    0,    NULL, NULL};
     memob_law law;
     CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
     for (int k = 0; k < 4; k++) {

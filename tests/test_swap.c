@@ -669,7 +669,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     dropping.host = c->host;
     dropping.n_waits = 0;
     dropping.dropped = dropped;
-    c->swap->engine.device.event_wait = dropping_wait;
+    c->swap->sink.engine.device.event_wait = dropping_wait;
     for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000));
     memo_schedule* recorded = NULL;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));

@@ -948,8 +948,8 @@ static memo_check* check_without(int32_t waiting, int32_t recording, int is_on_h
 }
 
 /* Steps have no race, but without a wait of the engine of states, or of its file, some steps have
- * one.  The engine makes no wait for a copy that is not made, nor for a pass that a copy before
- * waits for; where no pass computes between two places, a wait of the second may be redundant. */
+ * one.  Waits are redundant only where a copy of several states finds some of them there already, or
+ * for events that were not recorded where they were awaited. */
 TEST(every_wait_for_states_is_necessary) {
     enum { COMPUTE, TO_HOST, TO_DEVICE, FILE_STREAM };
     static const int32_t waits[][2] = {{TO_HOST, COMPUTE},
@@ -974,7 +974,7 @@ TEST(every_wait_for_states_is_necessary) {
         n_waits += check->n_waits;
         n_redundant += check->n_redundant_waits;
     }
-    CHECK_CASE(10 * n_redundant < 3 * n_waits, "%lld of %lld waits are redundant",
+    CHECK_CASE(20 * n_redundant < n_waits, "%lld of %lld waits are redundant",
                (long long)n_redundant, (long long)n_waits);
     for (int w = 0; w < 14; w++) {
         int64_t n_races = 0;

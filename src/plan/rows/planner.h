@@ -261,7 +261,7 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 
 /* The engine of states gets the clock as device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memob_engine* e = &c->states->engine;
+    memob_engine* e = &c->states->sink.engine;
     e->device.context = c;
     e->device.event_record = memoi_rows_state_record;
     e->device.event_wait = memoi_rows_state_wait;
@@ -315,7 +315,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.state_events = MEMOB_ARRAY(a, double, 8 + (int64_t)desc->states->n_layers);
+        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
