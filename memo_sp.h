@@ -527,12 +527,12 @@ typedef struct memo_sharding_desc {
     /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
      * follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
-    /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
+    /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
 
-/* Of the sharding "documents": rows from `row` on, counted over all ranks, have the positions from
- * `position` on. */
+/* In the sharding "documents" the rows from `row` on, counted over all ranks, have the positions
+ * from `position` on. */
 typedef struct memo_sharding_piece {
     int64_t row, position;
 } memo_sharding_piece;
@@ -548,8 +548,7 @@ typedef struct memo_sharding {
     int64_t n_documents;
     const int64_t* document_parents;
     int64_t slice_tokens;
-    /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
-    memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
+    memo_sharding_piece* pieces; /* (n_pieces + 1) of documents, the last one an end; or NULL */
     int64_t n_pieces;
 } memo_sharding;
 
@@ -561,19 +560,15 @@ MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sha
  * nothing. */
 MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
-/* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
- * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
- * so_far->local_tokens - slice->local_tokens.  Without slices k is 0, and both are the sharding. */
+/* Sets slice number k as a sharding of its own, and slices 0 .. k, whose keys k's queries may see.
+ * Rows of a rank follow each other by slices: k's begin at so_far->local_tokens -
+ * slice->local_tokens.  Without slices k is 0, and both are the sharding. */
 MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                                   memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
  * O(log n_pieces). */
 MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
                                         int64_t row);
-/* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
- * O(log n_pieces). */
-MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position,
-                                 int32_t* sequence_rank, int64_t* row);
 /* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
@@ -1796,37 +1791,12 @@ MEMO_INLINE memo_softmax_sum memo_softmax_none(void) {
     const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
-/* 2^t within 2 units; on a GPU 0 below 2^-126. */
-MEMO_INLINE float memoi_two_to(float t) {
-#if defined(__CUDA_ARCH__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-    return power;
+/* exp(x), x <= 0, of which the loss needs one or two an element.  memo_cuda.cuh has a GPU's. */
+#if defined(__CUDA_ARCH__) && defined(MEMO_CUDA_IMPLEMENTATION)
+MEMO_INLINE float memo_loss_exp(float x);
 #else
-    return exp2f(t);
+MEMO_INLINE float memo_loss_exp(float x) { return expf(x); }
 #endif
-}
-/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
- * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
-MEMO_INLINE float memoi_exp_by_two(float x) {
-    float t, power;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
-#else
-    x = x < -104 ? -104 : x;
-#endif
-    t = x * 1.44269504f;
-    power = memoi_two_to(t);
-    return fmaf(power, fmaf(t, -0.693147181f, x), power);
-}
-/* exp(x), x <= 0, of which the loss needs one or two an element. */
-MEMO_INLINE float memo_loss_exp(float x) {
-#if defined(__CUDA_ARCH__)
-    return memoi_exp_by_two(x);
-#else
-    return expf(x);
-#endif
-}
 
 /* The larger one; y if x is NaN. */
 MEMO_INLINE float memoi_larger(float x, float y) {
@@ -4791,7 +4761,7 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
 
 /* --- slices --- */
 
-/* Of a rank; all but the last slice have as many. */
+/* Rows of a rank in each slice but the last. */
 MEMOI int64_t memoi_sharding_slice_rows(const memo_sharding* sharding) {
     return sharding->slice_tokens ? sharding->slice_tokens / sharding->ring / sharding->ulysses
                                   : sharding->local_tokens;
@@ -4817,11 +4787,6 @@ void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding
     memoi_sharding_cut(so_far, first + n, k * rows + n_rows);
 }
 
-/* The slice of a position, or of a row. */
-MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at, int64_t each) {
-    return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
-}
-
 /* --- the sharding of documents --- */
 
 /* The last of n ascending numbers, `stride` apart in memory, that is at most `at`; the first one if
@@ -4843,14 +4808,6 @@ MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int6
 MEMOI const int64_t* memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
                                                 int64_t position) {
     return begins + memoi_sharding_search(begins, 1, n_documents, position);
-}
-
-/* The piece that contains a row of all ranks, or a position. */
-MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
-                                                         int is_position, int64_t at) {
-    const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
-    const int64_t* numbers = is_position ? &pieces->position : &pieces->row;
-    return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
 /* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
@@ -4956,34 +4913,34 @@ MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t 
     memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
 }
 
-/* The table: rows of a rank ascend by positions. */
+/* The table: by ranks, and in a rank by positions.  next: (ring). */
 MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
     memo_sharding* sharding = s->sharding;
-    const memo_sharding_piece end = {sharding->padded_tokens, sharding->padded_tokens};
+    memo_sharding_piece* pieces = sharding->pieces;
     const int64_t n = s->n_pieces;
-    memo_sharding_piece *by_row = sharding->pieces, *by_position = by_row + n + 1;
     int64_t i, at;
-    for (i = 0; i < sharding->ring; i++) next[i] = i * sharding->ring_tokens;
+    for (i = 0; i < sharding->ring; i++) next[i] = 0;
     for (i = 0; i < n; i++) {
         order[i].key = s->pieces[i].begin;
         order[i].index = i;
+        next[s->pieces[i].rank]++;
     }
     memob_keyed_sort(order, n);
-    for (i = 0; i < n; i++) {
-        const memoi_spread_piece* piece = &s->pieces[order[i].index];
-        by_position[i].position = piece->begin;
-        by_position[i].row = next[piece->rank];
-        next[piece->rank] += piece->count;
-    }
-
-    /* By rows: behind the pieces of the ranks before. */
-    for (i = 0; i < sharding->ring; i++) next[i] = 0;
-    for (i = 0; i < n; i++) next[by_position[i].row / sharding->ring_tokens]++;
     for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
-    for (i = 0; i < n; i++)
-        by_row[next[by_position[i].row / sharding->ring_tokens]++] = by_position[i];
-    by_row[n] = by_position[n] = end;
+    for (i = 0; i < n; i++) {
+        const memoi_spread_piece* from = &s->pieces[order[i].index];
+        memo_sharding_piece* to = &pieces[next[from->rank]++];
+        to->position = from->begin;
+        to->row = from->count; /* until all are in their places */
+    }
+    for (i = at = 0; i < n; i++) {
+        const int64_t count = pieces[i].row;
+        pieces[i].row = at;
+        at += count;
+    }
+    pieces[n].row = pieces[n].position = sharding->padded_tokens;
     sharding->n_pieces = n;
+    MEMO_ASSERT(at == sharding->padded_tokens);
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -5025,8 +4982,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
-    sharding->pieces =
-        (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
+    sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
         memoi_spread_write(&s, order, s.n_free);
     else
@@ -5059,7 +5015,7 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
     memo_run run = {ring_rank * n + place, n - place};
     if (sharding->slice_tokens) {
         const int64_t rows = memoi_sharding_slice_rows(sharding);
-        const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
+        const int64_t k = memob_min(row / rows, (sharding->n_tokens - 1) / sharding->slice_tokens);
         memo_sharding slice, so_far;
         memo_sharding_slice(sharding, k, &slice, &so_far);
         run = memoi_sharding_run_at(&slice, sequence_rank, row - k * rows);
@@ -5080,7 +5036,9 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
         break;
     case MEMO_SHARDING_DOCUMENTS: {
         const int64_t at = sequence_rank * sharding->local_tokens + row;
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 0, at);
+        const memo_sharding_piece* piece =
+            sharding->pieces +
+            memoi_sharding_search(&sharding->pieces->row, 2, sharding->n_pieces, at);
         run.start = piece->position + at - piece->row;
         run.count = memob_min(piece[1].row - at, run.count);
     }
@@ -5114,34 +5072,6 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
     by_ring.ulysses = 1;
     by_ring.local_tokens = sharding->ring_tokens;
     return memo_sharding_runs(&by_ring, ring_rank, runs);
-}
-
-void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
-                        int64_t* row) {
-    int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
-    if (sharding->slice_tokens) {
-        const int64_t k = memoi_sharding_slice_of(sharding, position, sharding->slice_tokens);
-        memo_sharding slice, so_far;
-        memo_sharding_slice(sharding, k, &slice, &so_far);
-        memo_sharding_find(&slice, position - k * sharding->slice_tokens, sequence_rank, row);
-        *row += k * memoi_sharding_slice_rows(sharding);
-        return;
-    }
-
-    /* The row among the rows of its ring rank. */
-    if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
-        int64_t n = sharding->ring_tokens / 2, chunk = position / n;
-        int is_second = chunk >= sharding->ring;
-        ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
-        place = position % n + (is_second ? n : 0);
-    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 1, position);
-        place = piece->row + position - piece->position;
-        ring_rank = place / sharding->ring_tokens;
-        place %= sharding->ring_tokens;
-    }
-    *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
-    *row = place % sharding->local_tokens;
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
