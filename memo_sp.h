@@ -1351,29 +1351,24 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
 
-/* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
-    return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
-}
-
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1386,15 +1381,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign |
-                              memo_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(
+        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1450,7 +1445,7 @@ typedef struct memo_add_desc { /* of row sums too */
 /* --- add packed: rows of ranges += packed, which has one range after another --- */
 #define MEMO_PACK_MAX 32
 typedef struct memo_pack_desc {
-    /* Of one tensor or two, such as gradients of keys and values: (any rows, n_columns). */
+    /* One tensor or two, such as gradients of keys and values: (any rows, n_columns). */
     void *packed[2], *rows[2];
     memo_type packed_type, rows_type;
     int64_t n_columns[2];
@@ -1594,7 +1589,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 
 /* ---- 12 experts: rows go to the ranks of their experts ------------------------------------------
  *
- * Of E experts rank r of R has memo_share_of(E, R, r).  Dispatch sends each row to the rank of its
+ * Rank r of R has memo_share_of(E, R, r) of E experts.  Dispatch sends each row to the rank of its
  * expert, and combine brings the row back.  Each is the backward of the other.  Rows are in device
  * memory, contiguous, in two orders:
  *
@@ -1767,6 +1762,12 @@ MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int3
 #else
 #define MEMO_ROW_UNROLL
 #endif
+
+/* Bytes of an element; 0: the row kernels do not accept the type. */
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+    if (type == MEMO_TYPE_F32) return 4;
+    return type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
+}
 
 /* --- merge of partial attention --- */
 
@@ -2088,14 +2089,6 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     return 0;
 }
 
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
-    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
-}
-
 /* desc: "memo_loss_desc". */
 MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo_error* error) {
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0) return MEMO_STATUS_OK;
@@ -2258,7 +2251,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 
 /* --- labels --- */
 
-/* Of the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
+/* Labels the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
 MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_first,
                             const char* text, int64_t number) {
     comm->label = *agreed;
@@ -2373,6 +2366,14 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
+
+/* Is it a type of rows?  what: "memo_loss_desc.type". */
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
+                                       memo_error* error) {
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
+    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
+                          memo_type_name(type));
+}
 
 /* --- the host's loops; descs are resolved --- */
 
@@ -2516,7 +2517,8 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
         const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
         const int has_label = label >= 0 && label < entropy->vocabulary;
         const memo_entropy_row r = memo_entropy_row_of(entropy, row);
-        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        entropy->losses[row] = has_label ? r.loss : 0;
+        if (label >= entropy->vocabulary) entropy->losses[row] = NAN;
         MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
             memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
             for (int64_t k = 0; k < count; k++)
@@ -2958,7 +2960,7 @@ typedef struct memoi_threads_rank {
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
     memo_comm_op op[2];
-    /* Of the current split. */
+    /* The current split. */
     int32_t color, key;
     memo_comm* part;
     char apart3[64];
@@ -5516,15 +5518,8 @@ MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][M
                                                int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
     for (int64_t i = 0; i < n; i++, first += row_stride) {
-        const uint16_t* bits = (const uint16_t*)from + first;
         float* to = rows ? rows[i] : line;
-        if (type == MEMO_TYPE_F32) {
-            memcpy(to, (const float*)from + first, (size_t)d * sizeof(float));
-        } else if (type == MEMO_TYPE_BF16) {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_bf16(bits[e]);
-        } else {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_f16(bits[e]);
-        }
+        memoi_row_widen(to, from, type, first, d);
         if (transposed)
             for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
@@ -5837,7 +5832,7 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
-    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
+    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
      * heads. */
     first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
     n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
@@ -6135,7 +6130,7 @@ typedef struct memoi_exchange_turn {
 } memoi_exchange_turn;
 enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
-/* Of one rank. */
+/* The plan of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
     memoi_shape shape; /* the attention's, with tokens */
@@ -6172,7 +6167,7 @@ struct memo_exchange {
     /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
     int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
-    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
      * node d before, held by the rank at the owner's place.  This plan has no steps then. */
     struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
@@ -6803,7 +6798,7 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
 
-/* Of one rank; those that are not needed are NULL. */
+/* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
     char* kv[2]; /* pools: keys and values of other ranks */
     float *block_out, *block_lse;
@@ -7189,6 +7184,23 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           memoi_ring_kv_elements(shape, is_v) * 4);
 }
 
+/* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
+ * where they arrive, one after another.  Returns the address behind the latter. */
+MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm* comm, int tensor,
+                                   const memoi_exchange_pieces* p, int is_receive, char* rows,
+                                   int32_t peer) {
+    const int64_t row = memoi_ring_row(ring->shape, tensor);
+    const int64_t row_bytes = memoi_ring_row_bytes(ring->shape, tensor);
+    for (int32_t k = 0; k < p->n; k++) {
+        const int64_t n = p->rows[k].end - p->rows[k].begin;
+        memoi_target_message(ring->target, stream, comm, !is_receive,
+                             is_receive ? rows : rows + p->rows[k].begin * row_bytes, n * row,
+                             memoi_ring_type(ring->shape, tensor), peer);
+        if (is_receive) rows += n * row_bytes;
+    }
+    return rows;
+}
+
 /* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
  * the owner. */
 MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
@@ -7197,28 +7209,23 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
     const int32_t peer =
         ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const memo_type type = memoi_ring_type(shape, tensor);
-    const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
-    char* address;
+    const int64_t row = memoi_ring_row(shape, tensor);
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, tensor);
+    char* rows;
     if (!is_kv) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
                              memoi_ring_contribution(ring, s, is_receive),
-                             memoi_ring_rows(ring, tensor, s, is_receive) * row, type, peer);
+                             memoi_ring_rows(ring, tensor, s, is_receive) * row,
+                             memoi_ring_type(shape, tensor), peer);
         return;
     }
-
-    /* Pieces lie in the owner's rows; they arrive one after another. */
-    address = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
+    rows = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p =
-            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t n = p->rows[k].end - p->rows[k].begin;
-            const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
-            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                 address + (is_own ? first * row_bytes : 0), n * row, type, peer);
-            if (!is_own) address += n * row_bytes;
-        }
+        rows = memoi_ring_send_pieces(
+            ring, MEMOI_TARGET_RING, ring->comm, tensor,
+            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0),
+            is_receive, rows, peer);
+        if (is_own) rows += all_bytes;
     }
 }
 
@@ -7280,7 +7287,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* Of an exchange that adds what comes back. */
+/* The use of an exchange that adds what comes back. */
 MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
     return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
 }
@@ -7487,19 +7494,11 @@ MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_re
     const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
     const int32_t n_nodes = n->plan->shape.n_nodes;
     const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t row = memoi_ring_row(shape, is_v);
-    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-    for (int32_t b = 0; b < shape->n_batch; b++) {
-        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-        rows += b * shape->key_sharding.ring_tokens * row_bytes;
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t count = p->rows[k].end - p->rows[k].begin;
-            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
-                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
-                                 count * row, shape->type, peer);
-            if (is_receive) rows += count * row_bytes;
-        }
-    }
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
+    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
+                               rows + b * all_bytes, peer);
 }
 
 /* Announces a crossing, and opens its group of messages. */
@@ -7898,7 +7897,7 @@ MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used. */
 
-/* Of one group of heads.  What the exchange of a group fills while another is computed exists
+/* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
 typedef struct memoi_buffers {
     char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
@@ -8017,7 +8016,7 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
         b->ring.d_kv[i] =
             (float*)memoi_buffers_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
 
-    /* Of the ring, and of the rows that a rank holds for its node. */
+    /* Gradients of the ring, and of the rows that a rank holds for its node. */
     if (v->has_ring && rounds)
         b->ring.d_kv_step = (float*)memoi_buffers_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
     b->ring.gradients = memoi_buffers_carve(
@@ -8072,7 +8071,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
     return v.c.n_bytes;
 }
 
-/* Of forward and backward.  Returns the bytes needed. */
+/* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
     const memoi_desc_largest largest = memoi_desc_largest_of(shape);
@@ -8142,7 +8141,7 @@ enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
 typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
-/* Of the shape and its shardings. */
+/* Adds the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
@@ -8167,7 +8166,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     }
 }
 
-/* Of the rest of an exchange: the masks, complete with the documents of shardings. */
+/* Adds the rest of an exchange: the masks, complete with the documents of shardings. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
@@ -9240,7 +9239,7 @@ MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
     for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
-/* Of a block, part by part; a part is recomputed just before, if recomputes. */
+/* Runs a block's backward, part by part; recomputes: each part is recomputed just before. */
 MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the
@@ -9600,7 +9599,7 @@ struct memo_scan {
     int32_t n_ranks, rank;
     memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
-    /* Of a batch. */
+    /* The rows of a batch. */
     int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
     int32_t* reach[2];             /* (n_places), of forward and backward */
     int32_t* has_border;           /* (n_ranks): after the first row */

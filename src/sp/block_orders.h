@@ -212,7 +212,7 @@ MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
     for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
-/* Of a block, part by part; a part is recomputed just before, if recomputes. */
+/* Runs a block's backward, part by part; recomputes: each part is recomputed just before. */
 MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the

@@ -49,14 +49,6 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     return 0;
 }
 
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
-    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
-}
-
 /* desc: "memo_loss_desc". */
 MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo_error* error) {
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0) return MEMO_STATUS_OK;
@@ -219,7 +211,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 
 /* --- labels --- */
 
-/* Of the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
+/* Labels the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
 MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_first,
                             const char* text, int64_t number) {
     comm->label = *agreed;

@@ -6,6 +6,14 @@
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
+/* Is it a type of rows?  what: "memo_loss_desc.type". */
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
+                                       memo_error* error) {
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
+    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
+                          memo_type_name(type));
+}
+
 /* --- the host's loops; descs are resolved --- */
 
 #define MEMOI_ROW_CHUNK 256 /* numbers in fp32 at a time: a multiple of the lanes' groups */
@@ -148,7 +156,8 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
         const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
         const int has_label = label >= 0 && label < entropy->vocabulary;
         const memo_entropy_row r = memo_entropy_row_of(entropy, row);
-        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        entropy->losses[row] = has_label ? r.loss : 0;
+        if (label >= entropy->vocabulary) entropy->losses[row] = NAN;
         MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
             memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
             for (int64_t k = 0; k < count; k++)

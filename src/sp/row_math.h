@@ -8,6 +8,12 @@
 #define MEMO_ROW_UNROLL
 #endif
 
+/* Bytes of an element; 0: the row kernels do not accept the type. */
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+    if (type == MEMO_TYPE_F32) return 4;
+    return type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
+}
+
 /* --- merge of partial attention --- */
 
 /* The shares of two parts in the whole.  The shares add up to 1, but neither is computed as 1 minus

@@ -23,7 +23,7 @@ struct memo_scan {
     int32_t n_ranks, rank;
     memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
-    /* Of a batch. */
+    /* The rows of a batch. */
     int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
     int32_t* reach[2];             /* (n_places), of forward and backward */
     int32_t* has_border;           /* (n_ranks): after the first row */

@@ -92,7 +92,7 @@ typedef struct memoi_threads_rank {
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
     memo_comm_op op[2];
-    /* Of the current split. */
+    /* The current split. */
     int32_t color, key;
     memo_comm* part;
     char apart3[64];

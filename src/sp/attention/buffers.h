@@ -5,7 +5,7 @@
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used. */
 
-/* Of one group of heads.  What the exchange of a group fills while another is computed exists
+/* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
 typedef struct memoi_buffers {
     char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
@@ -124,7 +124,7 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
         b->ring.d_kv[i] =
             (float*)memoi_buffers_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
 
-    /* Of the ring, and of the rows that a rank holds for its node. */
+    /* Gradients of the ring, and of the rows that a rank holds for its node. */
     if (v->has_ring && rounds)
         b->ring.d_kv_step = (float*)memoi_buffers_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
     b->ring.gradients = memoi_buffers_carve(
@@ -179,7 +179,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
     return v.c.n_bytes;
 }
 
-/* Of forward and backward.  Returns the bytes needed. */
+/* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
     const memoi_desc_largest largest = memoi_desc_largest_of(shape);

@@ -51,7 +51,7 @@ typedef struct memoi_exchange_turn {
 } memoi_exchange_turn;
 enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
-/* Of one rank. */
+/* The plan of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
     memoi_shape shape; /* the attention's, with tokens */
@@ -88,7 +88,7 @@ struct memo_exchange {
     /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
     int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
-    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
      * node d before, held by the rank at the owner's place.  This plan has no steps then. */
     struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
