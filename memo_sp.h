@@ -2042,7 +2042,10 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
 
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
- * nothing of back ends, devices or attention. */
+ * nothing of back ends, devices or attention.
+ *
+ * 1. The messages of an open group fit the back end's memory; without a group none waits.
+ * 2. sent_bytes never descends. */
 
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
@@ -2211,6 +2214,7 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
+    MEMO_ASSERT(comm->group_depth > 0 && comm->n_waiting < comm->max_waiting); /* 1 */
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
@@ -2244,6 +2248,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
+        MEMO_ASSERT(memoi_comm_bytes(comm, call) >= 0); /* 2 */
         if (!status) comm->sent_bytes += memoi_comm_bytes(comm, call);
     }
     return memoi_comm_end(comm, status);
@@ -2365,7 +2370,9 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
- * its callers. */
+ * its callers.
+ *
+ * 1. A kernel has few enough arrays for a recorder's lists. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
@@ -2630,6 +2637,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX && arrays->op.n_writes < 4); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }
@@ -2886,6 +2894,11 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
  *   is_busy    set while a rank uses memory of another rank (buffers, messages, a device).  A rank
  *              sets the flag, then checks for a failure.  A rank that gives up waits until all
  *              flags are clear.  So no buffer is touched after its operation has returned.
+ *
+ * 1. A message of the ring buffer is filled again only after it is done.
+ * 2. A chain is posted on an empty way.
+ * 3. No more ranks arrive at a meeting than the group has.
+ * 4. Memory of another rank is read only while is_busy is set.
  *
  * Peers do the same in the calling thread: instead of copying, they enqueue a copy, and an event
  * goes with each post, each empty way and each meeting, for which the other side's stream waits.
@@ -3176,9 +3189,11 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience = {0, 0, 0};
-    uint32_t target = me->arrived[lane] + 2;
+    uint32_t target = me->arrived[lane] + 2, n_arrived;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
-    if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
+    n_arrived = __atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL);
+    MEMO_ASSERT(n_arrived <= (uint32_t)group->n_ranks); /* 3 */
+    if (n_arrived == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
         memob_counter_set(&meeting->complete, target);
         return 1;
@@ -3260,6 +3275,7 @@ MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
 
 MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
     if (!n_bytes || to == from) return;
+    MEMO_ASSERT(me->is_busy[MEMOI_LANE_STREAM]); /* 4 */
     if (me->posted)
         memoi_threads_enqueued(me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from,
                                              n_bytes, &me->error));
@@ -3357,9 +3373,10 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (uint32_t position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(me, position);
+        memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        __atomic_store_n(&memoi_threads_way(me, &message->call)->current, message,
-                         __ATOMIC_RELEASE);
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
 
@@ -3536,6 +3553,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     if (status || !n) return status;
 
     /* Each message follows the last message on its way. */
+    MEMO_ASSERT(me->tail - me->seen_head <= 2 * (uint32_t)(MEMOI_THREADS_MESSAGES - n)); /* 1 */
     for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
@@ -4665,7 +4683,11 @@ void memo_mesh_destroy(memo_mesh* mesh) {
 }
 
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ *
+ * 1. Parts of documents never take more rows than a rank has.
+ * 2. Pieces of documents and of padding fill the rows of all ranks.
+ * 3. No run is empty. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
@@ -4884,6 +4906,7 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
         begin += n_first;
         end -= count - n_first;
         s->n_free[r] -= count;
+        MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
@@ -4960,7 +4983,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
     }
     pieces[n].row = pieces[n].position = sharding->padded_tokens;
     sharding->n_pieces = n;
-    MEMO_ASSERT(at == sharding->padded_tokens);
+    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -5073,6 +5096,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     if (left <= 0) return 0;
     *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
     run->count = memob_min(run->count, left);
+    MEMO_ASSERT(run->count > 0); /* 3 */
     *row += run->count;
     return 1;
 }
@@ -5170,7 +5194,9 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
  * attention.
  *
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
- * enqueued. */
+ * enqueued.
+ *
+ * 1. An event of an operation is one that the target has. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -5259,12 +5285,14 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* n
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->events[event]); /* 1 */
     if (!target->status)
         target->status = memo_event_record(target->device, target->events[event],
                                            target->streams[stream], target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->streams[stream]); /* 1 */
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);
@@ -5333,7 +5361,10 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
- * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
+ * Knows: positions and documents.  Knows nothing of ranks, shardings or devices.
+ *
+ * 1. Interval ends do not cross: a query sees [begin, end), begin <= end.
+ * 2. Neither end of the intervals of a level descends from a query to the next. */
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -5362,6 +5393,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
+    MEMO_ASSERT(*begin <= *end); /* 1 */
 }
 
 /* --- trees --- */
@@ -5399,7 +5431,7 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
         for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
             first[q] = low;
             end[q] = high;
-            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1])); /* 2 */
         }
     }
 }
@@ -5875,7 +5907,10 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
 
 /* ---- >>ulysses exchange -------------------------------------------------------------------------
  * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
- * or attention. */
+ * or attention.
+ *
+ * 1. Rows are packed for the heads that peers need, no more: staging has room for these.
+ * 2. Heads that arrive by rows are all placed. */
 
 /* A tensor to exchange: in each row n elements per head. */
 typedef struct memoi_exchanged {
@@ -5990,6 +6025,7 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
+    MEMO_ASSERT(staged <= m->to_heads_bytes); /* 1 */
     for (int64_t i = 0; i < m->n_pieces; i++) {
         const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
         memoi_target_copy_rows(
@@ -6078,10 +6114,17 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
+    MEMO_ASSERT(packed == u->staging + (m.n_needed - m.own.n) * m.unit * m.n_rows); /* 2 */
 }
 
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams. */
+ * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
+ *
+ * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
+ * 2. Pieces have the rows that are needed, and gaps.
+ * 3. The stretches of a pool ascend without gaps from its first row to its last.
+ * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 5. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -6262,6 +6305,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
     memcpy(s + i, made, (size_t)n_new * sizeof *s);
     pool->n += n_new - (j - i + 1);
+    for (i = 0; i < pool->n; i++)
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
+    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -6289,6 +6335,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -6350,6 +6397,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     memoi_exchange_rows* rows = p->rows;
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
+    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
@@ -6359,6 +6407,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
+    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -6536,6 +6585,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
+    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
     plan->n_turns[is_backward] = n;
 }
 
@@ -6796,7 +6846,10 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
+ *
+ * 1. A step waits for exchanges that are enqueued before it.
+ * 2. A call of the local attention has query heads that share key heads evenly. */
 
 /* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
@@ -6925,6 +6978,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
 MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
     if (n <= ring->n_awaited) return;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
@@ -7110,6 +7164,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
         part.first_q_head += q - own->first_q;
         part.n_q_heads = next - q;
         part.n_kv_heads = (next - 1) / group - q / group + 1;
+        MEMO_ASSERT(part.n_q_heads % part.n_kv_heads == 0); /* 2 */
         memoi_ring_block_move(&part, 0, 0, q - own->first_q,
                               latent->size ? 0 : q / group - own->first_kv);
         if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
@@ -7485,7 +7540,7 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
     n->seen = n->latest;
-    MEMO_ASSERT(n->seen >= point);
+    MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
 /* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
@@ -7527,6 +7582,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
+    MEMO_ASSERT(d < 3 || n->latest >= n->first + d - 2); /* 1: enqueued behind ring d - 2 */
     if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
     if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
@@ -7570,6 +7626,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
+    MEMO_ASSERT(n->latest == n->first + d); /* 2, 3: behind ring d */
     if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
     if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
@@ -7679,7 +7736,9 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
 
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes. */
+ * of passes.
+ *
+ * 1. The groups of a rank have its query heads, each in one group. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -7879,23 +7938,28 @@ typedef struct memoi_desc_largest {
 
 MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
     memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
+    int32_t n_q = 0;
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
         memoi_shape part = memoi_desc_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
+        n_q += part.heads.n_q;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
         for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
             largest.needed[what > 0] =
                 memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
     }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;
 }
 
 /* ---- >>attention buffers ------------------------------------------------------------------------
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
- * order in which they are used. */
+ * order in which they are used.
+ *
+ * 1. The pools of keys lie at the same place in both passes. */
 
 /* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
@@ -8075,8 +8139,11 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
     const memoi_desc_largest largest = memoi_desc_largest_of(shape);
-    const int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
-    return memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
+    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
+    MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
+                buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */
+    return n_bytes;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
@@ -8980,7 +9047,6 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    MEMO_ASSERT(s->exchange);
     memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
 }
 
@@ -9029,7 +9095,9 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
 
 /* ---- >>block orders -----------------------------------------------------------------------------
  * Knows: blocks, parts, two streams, a target, and the trainer's functions.  Knows nothing of
- * attention or of how a pass is called. */
+ * attention or of how a pass is called.
+ *
+ * 1. Operations are of blocks and parts that the schedule has. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
@@ -9176,6 +9244,7 @@ MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t b
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int is_again = kind == MEMOI_BLOCKS_RECOMPUTE;
     memo_block_call call;
+    MEMO_ASSERT(block >= 0 && block < desc->n_blocks && part >= 0 && part < desc->n_parts); /* 1 */
     call.block = block;
     call.part = part;
     call.stream = b->desc.compute_stream;
@@ -9405,7 +9474,9 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
 }
 
 /* ---- >>loss -------------------------------------------------------------------------------------
- * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
+ * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products.
+ *
+ * 1. A tile has rows, and its buffers hold them. */
 
 #define MEMOI_LOSS_TILE_BYTES ((int64_t)64 << 20)
 
@@ -9556,6 +9627,7 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
          tile.first_row += tile.n_rows) {
         tile.n_rows = memob_min(tensors->n_rows - tile.first_row, loss->sizes.tile_rows);
+        MEMO_ASSERT(tile.n_rows > 0 && tile.n_rows <= loss->sizes.tile_rows); /* 1 */
         status = memoi_loss_tile_run(loss, tensors, &tile, &agreed, error);
     }
     return status;
@@ -9584,7 +9656,10 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
  * Places: the ranks that have rows, in the order of the scan: ascending in forward, descending in
  * backward.  The state before the rows of a place depends on rows of earlier places; the reach of a
  * place is the number of these.  All ranks know all reaches, so each rank knows what its peers send
- * and need. */
+ * and need.
+ *
+ * 1. A place reaches back to earlier places at most.
+ * 2. Gradients of halo rows that arrive fit their buffer. */
 
 typedef struct memoi_scan_summary {
     float *m, *b;
@@ -9698,6 +9773,7 @@ MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
         if (!n) scan->is_joined[is_backward] = is_joined;
         if (r == scan->rank && !is_backward) scan->place = n;
         reach[n] = n && is_joined ? before + 1 : 0;
+        MEMO_ASSERT(reach[n] <= n); /* 1 */
         before = scan->has_border[r] ? 0 : reach[n];
         n++;
     }
@@ -9963,6 +10039,7 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
                                          : rows + (begin - first) * row_bytes,
                              (end - begin) * columns, desc->halo_type, r);
         received += (end - begin) * row_bytes;
+        MEMO_ASSERT(received <= memoi_scan_halo_bytes(desc)); /* 2 */
     }
     memoi_target_group_end(target, stream, desc->comm);
 
@@ -9987,7 +10064,9 @@ memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d
 
 /* ---- >>experts ----------------------------------------------------------------------------------
  * Knows: who has which experts, and how many rows each rank sends to each.  Knows nothing of what
- * the rows are. */
+ * the rows are.
+ *
+ * 1. A pass moves each row that this rank sends, and each that it receives, once. */
 
 struct memo_experts {
     memo_experts_desc desc;
@@ -10125,7 +10204,7 @@ typedef struct memoi_experts_move {
 
 /* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
  * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
-MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* routing, int own) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
     char *sorted_at = move->sorted, *placed_at = move->placed;
@@ -10136,7 +10215,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
         const int32_t end = is_owner ? x->n_ranks : x->rank + 1;
         for (int64_t e = share.begin; e < share.begin + share.count; e++)
             for (int32_t sender = is_owner ? 0 : x->rank; sender < end; sender++) {
-                const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
+                const int64_t n_rows = routing->counts[sender * n + e];
+                const int64_t n_bytes = n_rows * move->row_bytes;
                 const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
                 char *sorted = sorted_at, *placed = placed_at;
                 if (is_sender) sorted_at += n_bytes;
@@ -10155,6 +10235,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
                                          move->type, is_sender ? owner : sender);
             }
     }
+    MEMO_ASSERT(sorted_at == move->sorted + routing->n_sent * move->row_bytes);     /* 1 */
+    MEMO_ASSERT(placed_at == move->placed + routing->n_received * move->row_bytes); /* 1 */
     return n_left;
 }
 
@@ -10185,13 +10267,13 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     memoi_label_add_number(&agreed, 1, type);
     move.target.agreed = &agreed;
     move.target.error = error;
-    n_left = memoi_experts_run(&move, routing->counts, 1);
+    n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
     memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
                           is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
                           1, n_left);
     memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
-    memoi_experts_run(&move, routing->counts, 0);
+    memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;
 }

@@ -2,7 +2,10 @@
 #include "memo/text.h"
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
- * nothing of back ends, devices or attention. */
+ * nothing of back ends, devices or attention.
+ *
+ * 1. The messages of an open group fit the back end's memory; without a group none waits.
+ * 2. sent_bytes never descends. */
 
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
@@ -171,6 +174,7 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
+    MEMO_ASSERT(comm->group_depth > 0 && comm->n_waiting < comm->max_waiting); /* 1 */
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
@@ -204,6 +208,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
+        MEMO_ASSERT(memoi_comm_bytes(comm, call) >= 0); /* 2 */
         if (!status) comm->sent_bytes += memoi_comm_bytes(comm, call);
     }
     return memoi_comm_end(comm, status);

@@ -1,7 +1,11 @@
 #pragma once
 #include "sp/comm.h"
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ *
+ * 1. Parts of documents never take more rows than a rank has.
+ * 2. Pieces of documents and of padding fill the rows of all ranks.
+ * 3. No run is empty. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
@@ -220,6 +224,7 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
         begin += n_first;
         end -= count - n_first;
         s->n_free[r] -= count;
+        MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
@@ -296,7 +301,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
     }
     pieces[n].row = pieces[n].position = sharding->padded_tokens;
     sharding->n_pieces = n;
-    MEMO_ASSERT(at == sharding->padded_tokens);
+    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -409,6 +414,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     if (left <= 0) return 0;
     *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
     run->count = memob_min(run->count, left);
+    MEMO_ASSERT(run->count > 0); /* 3 */
     *row += run->count;
     return 1;
 }

@@ -19,6 +19,11 @@
  *              sets the flag, then checks for a failure.  A rank that gives up waits until all
  *              flags are clear.  So no buffer is touched after its operation has returned.
  *
+ * 1. A message of the ring buffer is filled again only after it is done.
+ * 2. A chain is posted on an empty way.
+ * 3. No more ranks arrive at a meeting than the group has.
+ * 4. Memory of another rank is read only while is_busy is set.
+ *
  * Peers do the same in the calling thread: instead of copying, they enqueue a copy, and an event
  * goes with each post, each empty way and each meeting, for which the other side's stream waits.
  * The other side has enqueued the wait before the event is recorded again. */
@@ -308,9 +313,11 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience = {0, 0, 0};
-    uint32_t target = me->arrived[lane] + 2;
+    uint32_t target = me->arrived[lane] + 2, n_arrived;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
-    if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
+    n_arrived = __atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL);
+    MEMO_ASSERT(n_arrived <= (uint32_t)group->n_ranks); /* 3 */
+    if (n_arrived == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
         memob_counter_set(&meeting->complete, target);
         return 1;
@@ -392,6 +399,7 @@ MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
 
 MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
     if (!n_bytes || to == from) return;
+    MEMO_ASSERT(me->is_busy[MEMOI_LANE_STREAM]); /* 4 */
     if (me->posted)
         memoi_threads_enqueued(me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from,
                                              n_bytes, &me->error));
@@ -489,9 +497,10 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (uint32_t position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(me, position);
+        memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        __atomic_store_n(&memoi_threads_way(me, &message->call)->current, message,
-                         __ATOMIC_RELEASE);
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
 
@@ -668,6 +677,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     if (status || !n) return status;
 
     /* Each message follows the last message on its way. */
+    MEMO_ASSERT(me->tail - me->seen_head <= 2 * (uint32_t)(MEMOI_THREADS_MESSAGES - n)); /* 1 */
     for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];

@@ -3,7 +3,9 @@
 #include "sp/attention/nodes.h"
 /* ---- >>attention buffers ------------------------------------------------------------------------
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
- * order in which they are used. */
+ * order in which they are used.
+ *
+ * 1. The pools of keys lie at the same place in both passes. */
 
 /* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
@@ -183,8 +185,11 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
     const memoi_desc_largest largest = memoi_desc_largest_of(shape);
-    const int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
-    return memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
+    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
+    MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
+                buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */
+    return n_bytes;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,

@@ -3,7 +3,9 @@
 #include "sp/attention/ulysses.h"
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes. */
+ * of passes.
+ *
+ * 1. The groups of a rank have its query heads, each in one group. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -203,16 +205,19 @@ typedef struct memoi_desc_largest {
 
 MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
     memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
+    int32_t n_q = 0;
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
         memoi_shape part = memoi_desc_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
+        n_q += part.heads.n_q;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
         for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
             largest.needed[what > 0] =
                 memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
     }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;
 }

@@ -2,7 +2,13 @@
 #include "sp/attention/masks.h"
 #include "sp/attention/shape.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams. */
+ * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
+ *
+ * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
+ * 2. Pieces have the rows that are needed, and gaps.
+ * 3. The stretches of a pool ascend without gaps from its first row to its last.
+ * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 5. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -183,6 +189,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
     memcpy(s + i, made, (size_t)n_new * sizeof *s);
     pool->n += n_new - (j - i + 1);
+    for (i = 0; i < pool->n; i++)
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
+    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -210,6 +219,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -271,6 +281,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     memoi_exchange_rows* rows = p->rows;
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
+    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
@@ -280,6 +291,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
+    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -457,6 +469,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
+    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
     plan->n_turns[is_backward] = n;
 }
 

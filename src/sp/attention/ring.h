@@ -4,7 +4,10 @@
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
+ *
+ * 1. A step waits for exchanges that are enqueued before it.
+ * 2. A call of the local attention has query heads that share key heads evenly. */
 
 /* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
@@ -133,6 +136,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
 MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
     if (n <= ring->n_awaited) return;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
@@ -318,6 +322,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
         part.first_q_head += q - own->first_q;
         part.n_q_heads = next - q;
         part.n_kv_heads = (next - 1) / group - q / group + 1;
+        MEMO_ASSERT(part.n_q_heads % part.n_kv_heads == 0); /* 2 */
         memoi_ring_block_move(&part, 0, 0, q - own->first_q,
                               latent->size ? 0 : q / group - own->first_kv);
         if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
