@@ -294,10 +294,10 @@ typedef struct memo_comm_op {
     memo_label label;
 } memo_comm_op;
 #define MEMO_MISMATCH_TEXT 480
-/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text, and
- * returns it: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".  A
- * message goes from rank a to rank b.  name: of the communicator; number: of the collective, or of
- * the message. */
+/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text and
+ * returns text: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".
+ * A message goes from rank a to rank b.  name: of the communicator; number: of the collective, or
+ * of the message. */
 MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name,
                                         int64_t number, int32_t is_message, const memo_comm_op* a,
                                         const memo_comm_op* b);
@@ -4962,6 +4962,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
     memo_sharding_piece* pieces = sharding->pieces;
     const int64_t n = s->n_pieces;
     int64_t i, at;
+
     for (i = 0; i < sharding->ring; i++) next[i] = 0;
     for (i = 0; i < n; i++) {
         order[i].key = s->pieces[i].begin;
@@ -4976,6 +4977,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
         to->position = from->begin;
         to->row = from->count; /* until all are in their places */
     }
+
     for (i = at = 0; i < n; i++) {
         const int64_t count = pieces[i].row;
         pieces[i].row = at;
@@ -6289,6 +6291,8 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     }
     first = s[i];
     last = s[j];
+
+    /* What is taken, between what is left of the first and of the last stretch. */
     made[0].begin = begin;
     made[0].end = end;
     made[0].step = step;
@@ -7155,6 +7159,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
+
     for (int32_t q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
@@ -7961,8 +7966,8 @@ MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
  *
  * 1. The pools of keys lie at the same place in both passes. */
 
-/* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
- * twice, for even and odd groups. */
+/* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
+ * group is computed exist twice, for even and odd groups. */
 typedef struct memoi_buffers {
     char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
     char* d_out[2];             /* by heads, in the tensors' type */

@@ -280,6 +280,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
     memo_sharding_piece* pieces = sharding->pieces;
     const int64_t n = s->n_pieces;
     int64_t i, at;
+
     for (i = 0; i < sharding->ring; i++) next[i] = 0;
     for (i = 0; i < n; i++) {
         order[i].key = s->pieces[i].begin;
@@ -294,6 +295,7 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
         to->position = from->begin;
         to->row = from->count; /* until all are in their places */
     }
+
     for (i = at = 0; i < n; i++) {
         const int64_t count = pieces[i].row;
         pieces[i].row = at;

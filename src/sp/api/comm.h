@@ -214,10 +214,10 @@ typedef struct memo_comm_op {
     memo_label label;
 } memo_comm_op;
 #define MEMO_MISMATCH_TEXT 480
-/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text, and
- * returns it: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".  A
- * message goes from rank a to rank b.  name: of the communicator; number: of the collective, or of
- * the message. */
+/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text and
+ * returns text: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".
+ * A message goes from rank a to rank b.  name: of the communicator; number: of the collective, or
+ * of the message. */
 MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name,
                                         int64_t number, int32_t is_message, const memo_comm_op* a,
                                         const memo_comm_op* b);

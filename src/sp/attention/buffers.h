@@ -7,8 +7,8 @@
  *
  * 1. The pools of keys lie at the same place in both passes. */
 
-/* The buffers of one group of heads.  What the exchange of a group fills while another is computed exists
- * twice, for even and odd groups. */
+/* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
+ * group is computed exist twice, for even and odd groups. */
 typedef struct memoi_buffers {
     char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
     char* d_out[2];             /* by heads, in the tensors' type */

@@ -173,6 +173,8 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     }
     first = s[i];
     last = s[j];
+
+    /* What is taken, between what is left of the first and of the last stretch. */
     made[0].begin = begin;
     made[0].end = end;
     made[0].step = step;

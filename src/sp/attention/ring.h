@@ -313,6 +313,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
+
     for (int32_t q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
