@@ -386,22 +386,6 @@ TEST(merge_weights_are_exact) {
     }
 }
 
-/* What a GPU computes instead of expf, with a 2^t that is nearly exact: a GPU's adds 2 units. */
-TEST(an_exp_by_a_power_of_two_has_its_digits) {
-    double worst = 0; /* of the bound, 1 + |x| / 40 units */
-    for (int k = 0; k < 200000; k++) {
-        const float x = (float)(-87 * memo_test_real() * (k % 2 ? 1 : 0.05));
-        const double expected = exp((double)x), unit = 1.0 / (1 << 23);
-        const double off = fabs((double)memoi_exp_by_two(x) - expected) / expected / unit;
-        worst = fmax(worst, off / (1 - (double)x / 40));
-    }
-    CHECK_IS(worst, <=, 1);
-    CHECK_IS(memoi_exp_by_two(0), ==, 1);
-    CHECK_IS(memoi_exp_by_two(-INFINITY), <=, 1e-44f);
-    const float nan = memoi_exp_by_two((float)memo_test_nan());
-    CHECK(nan != nan);
-}
-
 TEST(merge_survives_extremes) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
     memo_merge_weights w;

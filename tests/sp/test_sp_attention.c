@@ -905,15 +905,22 @@ TEST(what_sees_nothing_is_not_computed) {
                 }
 }
 
-/* Does a query of rank `reader` see the key? */
-static int is_read_by(const attention_case* c, const memo_sharding* sharding, int32_t reader,
-                      int64_t key) {
-    int32_t holder;
-    int64_t row;
-    for (int64_t query = 0; query < c->n_tokens; query++) {
-        memo_sharding_find(sharding, query, &holder, &row);
-        if (holder / c->ulysses == reader && is_visible(c, query, key)) return 1;
+/* holders[position] = the ring rank that has it. */
+static void find_holders(const memo_sharding* sharding, int32_t holders[600]) {
+    for (int64_t i = 0; i < sharding->padded_tokens; i++) {
+        const int32_t rank = (int32_t)(i / sharding->local_tokens);
+        const int64_t row = i % sharding->local_tokens;
+        const int64_t position = memo_sharding_position(sharding, rank, row);
+        CHECK(position >= 0 && position < 600);
+        holders[position] = rank / sharding->ulysses;
     }
+}
+
+/* Does a query of rank `reader` see the key? */
+static int is_read_by(const attention_case* c, const int32_t* holders, int32_t reader,
+                      int64_t key) {
+    for (int64_t query = 0; query < c->n_tokens; query++)
+        if (holders[query] == reader && is_visible(c, query, key)) return 1;
     return 0;
 }
 
@@ -924,7 +931,8 @@ TEST(only_rows_that_are_read_travel) {
     for (int i = 0; i < (IS_SLOW ? 6 : 40); i++) {
         attention_case c = case_of((int32_t)memo_test_int(2, 6), (int32_t)memo_test_int(1, 2),
                                    memo_test_int(12, 150), 2, 2, 4);
-        int64_t rows[2][6] = {{0}}, key, row;
+        int64_t rows[2][6] = {{0}};
+        int32_t holders[600];
         memo_sharding sharding;
         world all;
         c.sharding = (memo_sharding_kind)(i % 3);
@@ -936,14 +944,12 @@ TEST(only_rows_that_are_read_travel) {
             random_tree(&c);
         }
         CHECK_OK(sharding_of_case(&c, &sharding, &error));
-        for (key = 0; key < c.n_tokens; key++)
+        find_holders(&sharding, holders);
+        for (int64_t key = 0; key < c.n_tokens; key++)
             for (int32_t reader = 0; reader < c.ring; reader++) {
-                int32_t holder;
-                memo_sharding_find(&sharding, key, &holder, &row);
-                holder /= c.ulysses;
-                if (holder == reader || !is_read_by(&c, &sharding, reader, key)) continue;
-                rows[0][holder]++; /* keys */
-                rows[1][reader]++; /* gradients */
+                if (holders[key] == reader || !is_read_by(&c, holders, reader, key)) continue;
+                rows[0][holders[key]]++; /* keys */
+                rows[1][reader]++;       /* gradients */
             }
         world_of(&c, &all);
         for (int32_t r = 0; r < c.ring * c.ulysses; r++) {
@@ -1101,18 +1107,19 @@ TEST(rows_cross_to_a_node_once) {
         const int32_t n = 2 + i % 3, n_nodes = 2 + i / 3 % 3;
         attention_case c = case_of(n * n_nodes, 1, memo_test_int(60, 300), 1, 1, 4);
         memo_sharding sharding;
-        int64_t row, crossed[2] = {0, 0}, expected = 0, intervals[600];
+        int64_t crossed[2] = {0, 0}, expected = 0, intervals[600];
+        int32_t holders[600];
         c.sharding = (memo_sharding_kind)(i % 3);
         c.window = i % 2 ? memo_test_int(1, 80) : 0;
         if (c.sharding == MEMO_SHARDING_DOCUMENTS) random_documents(&c, 6);
         if (c.n_documents && !c.window) random_tree(&c);
         CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        find_holders(&sharding, holders);
         for (int64_t key = 0; key < c.n_tokens; key++)
             for (int32_t node = 0; node < n_nodes; node++) {
-                int32_t owner, is_read = 0;
-                memo_sharding_find(&sharding, key, &owner, &row);
-                for (int32_t r = node * n; r < (node + 1) * n && owner / n != node; r++)
-                    is_read |= is_read_by(&c, &sharding, r, key);
+                int32_t is_read = 0;
+                for (int32_t r = node * n; r < (node + 1) * n && holders[key] / n != node; r++)
+                    is_read |= is_read_by(&c, holders, r, key);
                 expected += is_read;
             }
         for (int32_t rank = 0; rank < c.ring; rank++) {
