@@ -799,7 +799,9 @@ typedef struct memo_step_plan {
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
-    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
 } memo_step_plan;
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
@@ -6258,7 +6260,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
- * fits less.  n_parts: takes so small a part of the time. */
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
+ * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
@@ -6270,6 +6273,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        const double excess_bytes = best->excess_bytes;
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
@@ -6295,6 +6299,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                  trial->step_s <= here->step_s * (1 + heat * left * left)))
                 memoi_rows_copy(p, &p->trial, &p->here);
         }
+        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
+            break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
 }
@@ -9847,15 +9853,48 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
+static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+
+/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
+                                      const char* subject, int32_t shape, int32_t tier,
+                                      int64_t budget_bytes, int64_t needed_bytes) {
+    const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
+    const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    char policy[64], bytes[4][32], rest[160] = "";
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (desc->n_shapes > 1) snprintf(policy + strlen(policy), 24, " of shape %d", (int)shape);
+
+    memob_bytes_text(bytes[0], (double)(needed_bytes - budget_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)(needed_bytes - other_bytes));
+    memob_bytes_text(bytes[3], (double)other_bytes);
+    if (tier == 0)
+        snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
+                 bytes[3], plan->state_bytes ? "states and " : "");
+    snprintf(plan->shortage, sizeof plan->shortage,
+             "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
+             "%s%s",
+             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
+             memoi_session_tiers[tier], (long long)needed_bytes,
+             tier        ? "device_bytes, or "
+             : is_sliced ? "lower n_rows or slice_rows"
+                         : "lower n_rows",
+             !tier                   ? ""
+             : desc->spill_directory ? "lower n_rows"
+                                     : "set spill_directory");
+}
+
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
  * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    char bytes[4][32], policy[64];
+    char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
@@ -9878,34 +9917,12 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
-                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      memob_bytes_text(bytes, (double)s->peak_bytes),
                       plan->fits ? "" : ", beyond a budget");
     if (plan->fits) return MEMO_STATUS_OK;
 
-    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
-    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
-    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
-    if (s->desc.n_shapes > 1)
-        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
-    if (!subject) subject = policy;
-    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
-    memob_bytes_text(bytes[1], (double)needed[lacking]);
-    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
-    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (lacking == 0)
-        snprintf(
-            plan->shortage, sizeof plan->shortage,
-            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
-            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
-            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
-            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
-    else
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
-                 "device_bytes, or %s",
-                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
-                 (long long)needed[lacking],
-                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking]);
     return MEMO_STATUS_OK;
 }
 
@@ -10112,10 +10129,11 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
             break;
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
         if (s->is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
@@ -10933,14 +10951,13 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+                                           const memo_profile* profile, memo_step_plan** plan,
+                                           memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
@@ -10972,6 +10989,192 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (status) return status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* --- >>session advice ---
+ * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ *
+ * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
+ * shapes at once; with a tile less it makes none. */
+
+typedef struct memoi_advice {
+    const memo_session_desc* desc;
+    const memo_profile* profile; /* NULL: plans need not be fast, and are made sooner */
+    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
+    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;          /* a tile of the smallest tensor */
+    int fits;                    /* the latest plan does */
+} memoi_advice;
+
+enum { MEMOI_ADVICE_PLANS_MAX = 64 };
+
+/* Takes the figures of a plan: all ranks have the same then. */
+MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
+                                    memo_error* error) {
+    int64_t values[4] = {0, 0, 0, 0};
+    a->fits = !status && memoi_step_plan_fits(plan);
+    for (; plan && !status; plan = plan->next) {
+        values[1] = memob_max(values[1], plan->device_bytes);
+        values[2] = memob_max(values[2], plan->host_bytes);
+        values[3] = memob_max(values[3], plan->disk_bytes);
+    }
+    status = memoi_session_agree(a->desc, status, values, 4, error);
+    memcpy(a->needed, values + 1, sizeof a->needed);
+    return status;
+}
+
+/* Plans within budgets, and says nothing. */
+MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+    memo_session_desc own = *a->desc;
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    own.device_bytes = budgets[0];
+    own.host_bytes = budgets[1];
+    own.disk_bytes = budgets[2];
+    own.log.write = NULL;
+    own.device_memory = own.host_memory = NULL; /* of one size */
+    status = memoi_session_plan_sizes(&own, a->profile, &plan, error);
+    status = memoi_advice_take(a, plan, status, error);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
+/* The next value of a budget to try: what the plan needed that lacked it, what a plan without this
+ * limit needs, more; then less by one unit, by two, by four, and halves of what is left. */
+MEMOI int64_t memoi_advice_next(const memoi_advice* a, int64_t low, int64_t high, int64_t step,
+                                int64_t first, int64_t most) {
+    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
+    if (low < first) return first;
+    return low < most ? most : low + memob_max(low / 8, a->unit_bytes);
+}
+
+/* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
+ * less does not.  first: what a plan needs that lacked it. */
+MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
+                                          int64_t* budgets, memo_error* error) {
+    const int64_t most = a->needed[tier];
+    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+        if (high && high - low <= a->unit_bytes) break;
+        budgets[tier] = memoi_advice_next(a, low, high, step, first, most);
+        status = memoi_advice_try(a, budgets, error);
+        if (high) step = a->fits ? 2 * step : 0;
+        *(a->fits ? &high : &low) = budgets[tier];
+    }
+    a->fits = high > 0;
+    budgets[tier] = high;
+    return status;
+}
+
+/* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
+ * one alone if that is enough, first one that the plan lacks; otherwise all. */
+MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
+                                    memo_error* error) {
+    int64_t needed[3];
+    int is_lacking[3];
+    memo_status status = MEMO_STATUS_OK;
+    memcpy(needed, a->needed, sizeof needed);
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t k = 0; k < 6 && !status; k++) {
+        const int32_t t = k % 3;
+        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+        memcpy(budgets, a->budgets, sizeof a->budgets);
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (status || !a->fits) continue;
+        is_other[t] = 1;
+        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+
+    memset(budgets, 0, sizeof a->budgets);
+    if (!status) status = memoi_advice_try(a, budgets, error);
+    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+        if (!a->budgets[t]) continue;
+        budgets[t] = a->budgets[t];
+        status = memoi_advice_try(a, budgets, error);
+        if (status || a->fits) continue;
+        is_other[t] = 1;
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+    return status;
+}
+
+/* What the shape's plan lacks.  The first budget that changes is its subject. */
+MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
+                            int32_t shape, memo_step_plan* plan) {
+    int32_t lacking = 0, other;
+    size_t n;
+    while (!is_other[lacking]) lacking++;
+    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
+                               budgets[lacking]);
+    for (other = lacking + 1; other < 3 && !is_other[other];) other++;
+    n = strlen(plan->shortage);
+    if (other < 3)
+        snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
+                 memoi_session_tiers[other], (long long)budgets[other]);
+}
+
+/* Replaces what the plan's shapes lack by budgets that were tried. */
+MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan* plan, memo_error* error) {
+    memoi_advice a;
+    int64_t budgets[3], least[5];
+    int is_other[3] = {0, 0, 0};
+    int32_t shape = 0;
+    memo_status status;
+    memset(&a, 0, sizeof a);
+    a.desc = desc;
+    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+
+    /* The least of all ranks. */
+    a.budgets[0] = desc->device_bytes;
+    a.budgets[1] = desc->host_bytes;
+    a.budgets[2] = desc->disk_bytes;
+    a.unit_bytes = INT64_MAX;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        if (desc->tensors[t].row_bytes > 0)
+            a.unit_bytes = memob_min(a.unit_bytes, desc->tensors[t].row_bytes);
+    a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
+                             memob_min(a.unit_bytes, (int64_t)1 << 30) *
+                                 memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
+    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    least[4] = -a.unit_bytes;
+    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -least[4];
+
+    if (!status && desc->log.write)
+        desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
+    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+
+    /* The caller's plan is made with times. */
+    a.profile = profile;
+    for (int32_t t = 2; t >= 0 && profile && !status && a.fits; t--) {
+        if (!is_other[t]) continue;
+        status = memoi_advice_find_least(&a, t, budgets[t], budgets, error);
+        break;
+    }
+    for (; plan && !status && a.fits; plan = plan->next, shape++)
+        if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_status status;
+    *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_plan_sizes(desc, profile, plan, error);
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* --- >>session measure ---
@@ -11415,7 +11618,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
+        status = (k ? memo_session_plan : memoi_session_plan_shapes)(&own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
@@ -11474,7 +11677,8 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status = memo_session_plan(&least, NULL, &plan, error);
+        status =
+            (is_last ? memo_session_plan : memoi_session_plan_sizes)(&least, NULL, &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);
@@ -11504,7 +11708,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.n_outputs = memoi_session_outputs(desc);
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
+    if (!is_alpha)
+        status =
+            (is_memo ? memoi_session_plan_sizes : memo_session_plan)(&first, NULL, &plan, error);
     if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;

@@ -22,14 +22,13 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+                                           const memo_profile* profile, memo_step_plan** plan,
+                                           memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
