@@ -5549,6 +5549,14 @@ typedef struct memoi_rows_bundle {
     double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
 
+/* A refusal looks for budgets by searches that end with the first table that fits: of a part of the
+ * trials, then of all, which find one where the plan does. */
+typedef enum memoi_rows_effort {
+    MEMOI_ROWS_EFFORT_WHOLE,
+    MEMOI_ROWS_EFFORT_FIRST,
+    MEMOI_ROWS_EFFORT_SHORT
+} memoi_rows_effort;
+
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
@@ -5593,6 +5601,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_effort effort;
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -6278,6 +6287,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
+            if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -6386,7 +6396,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p)) return;
+    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
@@ -6600,7 +6610,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (!p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
+    } else if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -6619,7 +6631,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    memoi_rows_name_limit(p, plan);
+    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6645,13 +6657,15 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
+/* Less than the whole effort names no limit. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.effort = effort;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -6670,6 +6684,11 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         *plan = NULL;
     }
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -6790,6 +6809,7 @@ struct memo_session {
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
+    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -10123,7 +10143,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
@@ -10552,7 +10572,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
-        s->is_measured = profile != NULL;
+        s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
@@ -10592,15 +10612,16 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
 /* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
  * the device memory that the longest takes, so that the shapes together need no more; a shape that
  * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states. */
+ * states.*/
 MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
     memo_session* s;
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -10952,17 +10973,18 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
 MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
-                                           const memo_profile* profile, memo_step_plan** plan,
-                                           memo_error* error) {
+                                           const memo_profile* profile, memoi_rows_effort effort,
+                                           memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    if (!memoi_session_chooses(desc))
+        return memoi_session_plan_shapes(desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -10972,7 +10994,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        status = memoi_session_plan_shapes(&own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -10999,11 +11021,12 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile; /* NULL: plans need not be fast, and are made sooner */
+    const memo_profile* profile; /* of the caller's plan */
     int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
     int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
     int64_t unit_bytes;          /* a tile of the smallest tensor */
-    int fits;                    /* the latest plan does */
+    memoi_rows_effort effort;
+    int fits; /* the latest plan does */
 } memoi_advice;
 
 enum { MEMOI_ADVICE_PLANS_MAX = 64 };
@@ -11033,33 +11056,31 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(&own, a->profile, &plan, error);
+    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
     status = memoi_advice_take(a, plan, status, error);
     memo_step_plan_destroy(plan);
     return status;
 }
 
-/* The next value of a budget to try: what the plan needed that lacked it, what a plan without this
- * limit needs, more; then less by one unit, by two, by four, and halves of what is left. */
-MEMOI int64_t memoi_advice_next(const memoi_advice* a, int64_t low, int64_t high, int64_t step,
-                                int64_t first, int64_t most) {
+/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
+ * down until the outcome changes (step 0); then halves of what is left. */
+MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
     if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
-    if (low < first) return first;
-    return low < most ? most : low + memob_max(low / 8, a->unit_bytes);
+    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
 }
 
 /* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
  * less does not.  first: what a plan needs that lacked it. */
 MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
                                           int64_t* budgets, memo_error* error) {
-    const int64_t most = a->needed[tier];
     int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
-        if (high && high - low <= a->unit_bytes) break;
-        budgets[tier] = memoi_advice_next(a, low, high, step, first, most);
+        const int is_down = high > 0;
+        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
+        budgets[tier] = memoi_advice_next(low, high, step, first);
         status = memoi_advice_try(a, budgets, error);
-        if (high) step = a->fits ? 2 * step : 0;
+        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
         *(a->fits ? &high : &low) = budgets[tier];
     }
     a->fits = high > 0;
@@ -11123,10 +11144,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     memoi_advice a;
     int64_t budgets[3], least[5];
     int is_other[3] = {0, 0, 0};
-    int32_t shape = 0;
+    int32_t shape = 0, other = 2;
     memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
+    a.profile = profile;
+    a.effort = MEMOI_ROWS_EFFORT_SHORT;
     status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
 
     /* The least of all ranks. */
@@ -11150,12 +11173,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
     if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
 
-    /* The caller's plan is made with times. */
-    a.profile = profile;
-    for (int32_t t = 2; t >= 0 && profile && !status && a.fits; t--) {
-        if (!is_other[t]) continue;
-        status = memoi_advice_find_least(&a, t, budgets[t], budgets, error);
-        break;
+    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
+    while (other >= 0 && !is_other[other]) other--;
+    while (other >= 0 && a.effort && !status && a.fits) {
+        a.effort =
+            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
     }
     for (; plan && !status && a.fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
@@ -11168,7 +11191,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_sizes(desc, profile, plan, error);
+    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;
@@ -11618,7 +11641,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = (k ? memo_session_plan : memoi_session_plan_shapes)(&own, NULL, &plan, error);
+        status = k ? memo_session_plan(&own, NULL, &plan, error)
+                   : memoi_session_plan_shapes(&own, NULL, MEMOI_ROWS_EFFORT_WHOLE, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
@@ -11678,7 +11702,8 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
         status =
-            (is_last ? memo_session_plan : memoi_session_plan_sizes)(&least, NULL, &plan, error);
+            is_last ? memo_session_plan(&least, NULL, &plan, error)
+                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);
@@ -11709,8 +11734,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     if (!is_alpha)
-        status =
-            (is_memo ? memoi_session_plan_sizes : memo_session_plan)(&first, NULL, &plan, error);
+        status = is_memo
+                     ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error)
+                     : memo_session_plan(&first, NULL, &plan, error);
     if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;

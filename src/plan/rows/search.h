@@ -202,6 +202,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
+            if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -310,7 +311,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p)) return;
+    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);

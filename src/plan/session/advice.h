@@ -8,11 +8,12 @@
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile; /* NULL: plans need not be fast, and are made sooner */
+    const memo_profile* profile; /* of the caller's plan */
     int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
     int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
     int64_t unit_bytes;          /* a tile of the smallest tensor */
-    int fits;                    /* the latest plan does */
+    memoi_rows_effort effort;
+    int fits; /* the latest plan does */
 } memoi_advice;
 
 enum { MEMOI_ADVICE_PLANS_MAX = 64 };
@@ -42,33 +43,31 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(&own, a->profile, &plan, error);
+    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
     status = memoi_advice_take(a, plan, status, error);
     memo_step_plan_destroy(plan);
     return status;
 }
 
-/* The next value of a budget to try: what the plan needed that lacked it, what a plan without this
- * limit needs, more; then less by one unit, by two, by four, and halves of what is left. */
-MEMOI int64_t memoi_advice_next(const memoi_advice* a, int64_t low, int64_t high, int64_t step,
-                                int64_t first, int64_t most) {
+/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
+ * down until the outcome changes (step 0); then halves of what is left. */
+MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
     if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
-    if (low < first) return first;
-    return low < most ? most : low + memob_max(low / 8, a->unit_bytes);
+    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
 }
 
 /* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
  * less does not.  first: what a plan needs that lacked it. */
 MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
                                           int64_t* budgets, memo_error* error) {
-    const int64_t most = a->needed[tier];
     int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
-        if (high && high - low <= a->unit_bytes) break;
-        budgets[tier] = memoi_advice_next(a, low, high, step, first, most);
+        const int is_down = high > 0;
+        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
+        budgets[tier] = memoi_advice_next(low, high, step, first);
         status = memoi_advice_try(a, budgets, error);
-        if (high) step = a->fits ? 2 * step : 0;
+        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
         *(a->fits ? &high : &low) = budgets[tier];
     }
     a->fits = high > 0;
@@ -132,10 +131,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     memoi_advice a;
     int64_t budgets[3], least[5];
     int is_other[3] = {0, 0, 0};
-    int32_t shape = 0;
+    int32_t shape = 0, other = 2;
     memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
+    a.profile = profile;
+    a.effort = MEMOI_ROWS_EFFORT_SHORT;
     status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
 
     /* The least of all ranks. */
@@ -159,12 +160,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
     if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
 
-    /* The caller's plan is made with times. */
-    a.profile = profile;
-    for (int32_t t = 2; t >= 0 && profile && !status && a.fits; t--) {
-        if (!is_other[t]) continue;
-        status = memoi_advice_find_least(&a, t, budgets[t], budgets, error);
-        break;
+    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
+    while (other >= 0 && !is_other[other]) other--;
+    while (other >= 0 && a.effort && !status && a.fits) {
+        a.effort =
+            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
     }
     for (; plan && !status && a.fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
@@ -177,7 +178,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_sizes(desc, profile, plan, error);
+    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;

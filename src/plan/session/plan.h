@@ -350,7 +350,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
@@ -779,7 +779,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
-        s->is_measured = profile != NULL;
+        s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
@@ -819,15 +819,16 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
 /* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
  * the device memory that the longest takes, so that the shapes together need no more; a shape that
  * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states. */
+ * states.*/
 MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
     memo_session* s;
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
