@@ -438,6 +438,75 @@ TEST(more_memory_is_never_slower) {
     CHECK_CASE(worst < 1.002 && n_slower <= n / 10, "%d pairs slower, by %g", n_slower, worst);
 }
 
+/* The budgets that a refusal names. */
+static int follow_advice(const char* shortage, memo_session_desc* d, int64_t** raised) {
+    static const char* const names[] = {"raise device_bytes to ", "raise host_bytes to ",
+                                        "raise disk_bytes to "};
+    int64_t* const budgets[] = {&d->device_bytes, &d->host_bytes, &d->disk_bytes};
+    int n = 0;
+    for (int k = 0; k < 3; k++) {
+        const char* at = strstr(shortage, names[k]);
+        if (!at) continue;
+        *budgets[k] = strtoll(at + strlen(names[k]), NULL, 10);
+        *raised = budgets[k];
+        n++;
+    }
+    return n;
+}
+
+static const memo_step_plan* unfit_shape(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return plan;
+}
+
+/* What a refusal names, applied by a program, fits at once, for all shapes; a tile less does not. */
+TEST(advice_is_enough_and_no_more) {
+    const int n = memo_test_all() ? 60 : 5;
+    int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
+    for (int i = 0; i < n; n_tried++) {
+        trainer t;
+        timed times;
+        memo_session_desc* d = &t.desc;
+        const int is_timed = (int)memo_test_int(0, 1);
+        int64_t* raised = NULL;
+        random_trainer(&t);
+        if (is_timed) {
+            d->n_shapes = 0;
+            take_random_times(&times, d);
+        }
+        const memories m = memories_of(&t);
+        d->device_bytes = 1 + memo_test_int(0, m.most[0]);
+        d->host_bytes = memo_test_int(0, 2) ? 1 + memo_test_int(0, m.most[1] / 2) : 0;
+        d->spill_directory = memo_test_int(0, 1) ? memo_test_folder() : NULL;
+        if (d->spill_directory && memo_test_int(0, 1))
+            d->disk_bytes = 1 + memo_test_int(0, m.most[1]);
+        own_step_plan* plan = step_plan_of(d, is_timed ? &times.times : NULL);
+        const memo_step_plan* short_of = unfit_shape(plan);
+        if (!short_of) continue;
+        i++;
+        const int n_raised = follow_advice(short_of->shortage, d, &raised);
+        CHECK_CASE(n_raised, "case %d: %s", i, short_of->shortage);
+        if (!n_raised) continue;
+        n_tiers[0] += raised == &d->device_bytes;
+        n_tiers[1] += raised == &d->host_bytes;
+        n_tiers[2] += raised == &d->disk_bytes;
+        n_many += n_raised > 1;
+        n_shapes += d->n_shapes > 1;
+        n_sliced += d->slice_rows > 0;
+        n_timed += is_timed;
+        own_step_plan* enough = step_plan_of(d, is_timed ? &times.times : NULL);
+        CHECK_CASE(!unfit_shape(enough), "case %d: %s; then %s", i, short_of->shortage,
+                   unfit_shape(enough)->shortage);
+        *raised -= 512; /* a tile has less */
+        own_step_plan* less = *raised > 0 ? step_plan_of(d, is_timed ? &times.times : NULL) : NULL;
+        CHECK_CASE(!less || unfit_shape(less), "case %d: less than %s", i, short_of->shortage);
+    }
+    printf("# device %d, host %d, file %d, several at once %d; of shapes %d, slices %d, with times "
+           "%d; %d fitted\n",
+           n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_shapes, n_sliced, n_timed, n_tried - n);
+    CHECK(n < 20 || (n_tiers[0] && n_tiers[1] && n_many && n_shapes && n_sliced && n_timed));
+}
+
 /* PLANNED updates where the predicted step is shorter, or where only that fits. */
 TEST(the_update_is_planned_where_it_is_faster) {
     int n_on_host = 0, n_on_device = 0, n_limits = 0;
