@@ -794,7 +794,9 @@ typedef struct memo_step_plan {
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
-    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
 } memo_step_plan;
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
@@ -5463,6 +5465,14 @@ typedef struct memoi_rows_bundle {
     double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
 
+/* A refusal looks for budgets by searches that end with the first table that fits: of a part of the
+ * trials, then of all, which find one where the plan does. */
+typedef enum memoi_rows_effort {
+    MEMOI_ROWS_EFFORT_WHOLE,
+    MEMOI_ROWS_EFFORT_FIRST,
+    MEMOI_ROWS_EFFORT_SHORT
+} memoi_rows_effort;
+
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
@@ -5507,6 +5517,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_effort effort;
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -5848,10 +5859,8 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
         memob_swap_region region;
         if (!swap->tensors[t].row_bytes) continue;
         if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
-        if (!is_new)
-            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, call_s, -1,
-                                        &p->clock.order, p->sums, NULL);
-        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1,
+        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first,
+                                       is_new ? NULL : p->summed.cells + first, all_s, call_s,
                                        &p->clock.order, p->sums, NULL);
         p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
@@ -6173,7 +6182,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
- * fits less.  n_parts: takes so small a part of the time. */
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
+ * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
@@ -6185,10 +6195,12 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        const double excess_bytes = best->excess_bytes;
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
+            if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -6210,6 +6222,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                  trial->step_s <= here->step_s * (1 + heat * left * left)))
                 memoi_rows_copy(p, &p->trial, &p->here);
         }
+        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
+            break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
 }
@@ -6295,7 +6309,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p)) return;
+    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
@@ -6509,7 +6523,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (!p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
+    } else if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -6528,7 +6544,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    memoi_rows_name_limit(p, plan);
+    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6554,13 +6570,15 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
+/* Less than the whole effort names no limit. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.effort = effort;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -6579,6 +6597,11 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         *plan = NULL;
     }
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -6699,6 +6722,7 @@ struct memo_session {
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
+    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -9759,15 +9783,48 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
+static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+
+/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
+                                      const char* subject, int32_t shape, int32_t tier,
+                                      int64_t budget_bytes, int64_t needed_bytes) {
+    const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
+    const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    char policy[64], bytes[4][32], rest[160] = "";
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (desc->n_shapes > 1) snprintf(policy + strlen(policy), 24, " of shape %d", (int)shape);
+
+    memob_bytes_text(bytes[0], (double)(needed_bytes - budget_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)(needed_bytes - other_bytes));
+    memob_bytes_text(bytes[3], (double)other_bytes);
+    if (tier == 0)
+        snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
+                 bytes[3], plan->state_bytes ? "states and " : "");
+    snprintf(plan->shortage, sizeof plan->shortage,
+             "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
+             "%s%s",
+             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
+             memoi_session_tiers[tier], (long long)needed_bytes,
+             tier        ? "device_bytes, or "
+             : is_sliced ? "lower n_rows or slice_rows"
+                         : "lower n_rows",
+             !tier                   ? ""
+             : desc->spill_directory ? "lower n_rows"
+                                     : "set spill_directory");
+}
+
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
  * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    char bytes[4][32], policy[64];
+    char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
@@ -9790,34 +9847,12 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
-                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      memob_bytes_text(bytes, (double)s->peak_bytes),
                       plan->fits ? "" : ", beyond a budget");
     if (plan->fits) return MEMO_STATUS_OK;
 
-    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
-    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
-    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
-    if (s->desc.n_shapes > 1)
-        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
-    if (!subject) subject = policy;
-    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
-    memob_bytes_text(bytes[1], (double)needed[lacking]);
-    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
-    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (lacking == 0)
-        snprintf(
-            plan->shortage, sizeof plan->shortage,
-            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
-            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
-            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
-            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
-    else
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
-                 "device_bytes, or %s",
-                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
-                 (long long)needed[lacking],
-                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking]);
     return MEMO_STATUS_OK;
 }
 
@@ -10018,16 +10053,17 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
         if (s->is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
@@ -10446,7 +10482,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
-        s->is_measured = profile != NULL;
+        s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
@@ -10486,15 +10522,16 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
 /* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
  * the device memory that the longest takes, so that the shapes together need no more; a shape that
  * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states. */
+ * states.*/
 MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
     memo_session* s;
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -10845,19 +10882,19 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+                                           const memo_profile* profile, memoi_rows_effort effort,
+                                           memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    if (!memoi_session_chooses(desc))
+        return memoi_session_plan_shapes(desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -10867,7 +10904,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        status = memoi_session_plan_shapes(&own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -10884,6 +10921,193 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (status) return status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* --- >>session advice ---
+ * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ *
+ * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
+ * shapes at once; with a tile less it makes none. */
+
+typedef struct memoi_advice {
+    const memo_session_desc* desc;
+    const memo_profile* profile; /* of the caller's plan */
+    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
+    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;          /* a tile of the smallest tensor */
+    memoi_rows_effort effort;
+    int fits; /* the latest plan does */
+} memoi_advice;
+
+enum { MEMOI_ADVICE_PLANS_MAX = 64 };
+
+/* Takes the figures of a plan: all ranks have the same then. */
+MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
+                                    memo_error* error) {
+    int64_t values[4] = {0, 0, 0, 0};
+    a->fits = !status && memoi_step_plan_fits(plan);
+    for (; plan && !status; plan = plan->next) {
+        values[1] = memob_max(values[1], plan->device_bytes);
+        values[2] = memob_max(values[2], plan->host_bytes);
+        values[3] = memob_max(values[3], plan->disk_bytes);
+    }
+    status = memoi_session_agree(a->desc, status, values, 4, error);
+    memcpy(a->needed, values + 1, sizeof a->needed);
+    return status;
+}
+
+/* Plans within budgets, and says nothing. */
+MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+    memo_session_desc own = *a->desc;
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    own.device_bytes = budgets[0];
+    own.host_bytes = budgets[1];
+    own.disk_bytes = budgets[2];
+    own.log.write = NULL;
+    own.device_memory = own.host_memory = NULL; /* of one size */
+    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
+    status = memoi_advice_take(a, plan, status, error);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
+/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
+ * down until the outcome changes (step 0); then halves of what is left. */
+MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
+    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
+    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
+}
+
+/* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
+ * less does not.  first: what a plan needs that lacked it. */
+MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
+                                          int64_t* budgets, memo_error* error) {
+    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+        const int is_down = high > 0;
+        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
+        budgets[tier] = memoi_advice_next(low, high, step, first);
+        status = memoi_advice_try(a, budgets, error);
+        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
+        *(a->fits ? &high : &low) = budgets[tier];
+    }
+    a->fits = high > 0;
+    budgets[tier] = high;
+    return status;
+}
+
+/* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
+ * one alone if that is enough, first one that the plan lacks; otherwise all. */
+MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
+                                    memo_error* error) {
+    int64_t needed[3];
+    int is_lacking[3];
+    memo_status status = MEMO_STATUS_OK;
+    memcpy(needed, a->needed, sizeof needed);
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t k = 0; k < 6 && !status; k++) {
+        const int32_t t = k % 3;
+        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+        memcpy(budgets, a->budgets, sizeof a->budgets);
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (status || !a->fits) continue;
+        is_other[t] = 1;
+        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+
+    memset(budgets, 0, sizeof a->budgets);
+    if (!status) status = memoi_advice_try(a, budgets, error);
+    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+        if (!a->budgets[t]) continue;
+        budgets[t] = a->budgets[t];
+        status = memoi_advice_try(a, budgets, error);
+        if (status || a->fits) continue;
+        is_other[t] = 1;
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+    return status;
+}
+
+/* What the shape's plan lacks.  The first budget that changes is its subject. */
+MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
+                            int32_t shape, memo_step_plan* plan) {
+    int32_t lacking = 0, other;
+    size_t n;
+    while (!is_other[lacking]) lacking++;
+    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
+                               budgets[lacking]);
+    for (other = lacking + 1; other < 3 && !is_other[other];) other++;
+    n = strlen(plan->shortage);
+    if (other < 3)
+        snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
+                 memoi_session_tiers[other], (long long)budgets[other]);
+}
+
+/* Replaces what the plan's shapes lack by budgets that were tried. */
+MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan* plan, memo_error* error) {
+    memoi_advice a;
+    int64_t budgets[3], least[5];
+    int is_other[3] = {0, 0, 0};
+    int32_t shape = 0, other = 2;
+    memo_status status;
+    memset(&a, 0, sizeof a);
+    a.desc = desc;
+    a.profile = profile;
+    a.effort = MEMOI_ROWS_EFFORT_SHORT;
+    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+
+    /* The least of all ranks. */
+    a.budgets[0] = desc->device_bytes;
+    a.budgets[1] = desc->host_bytes;
+    a.budgets[2] = desc->disk_bytes;
+    a.unit_bytes = INT64_MAX;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        if (desc->tensors[t].row_bytes > 0)
+            a.unit_bytes = memob_min(a.unit_bytes, desc->tensors[t].row_bytes);
+    a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
+                             memob_min(a.unit_bytes, (int64_t)1 << 30) *
+                                 memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
+    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    least[4] = -a.unit_bytes;
+    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -least[4];
+
+    if (!status && desc->log.write)
+        desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
+    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+
+    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
+    while (other >= 0 && !is_other[other]) other--;
+    while (other >= 0 && a.effort && !status && a.fits) {
+        a.effort =
+            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
+    }
+    for (; plan && !status && a.fits; plan = plan->next, shape++)
+        if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_status status;
+    *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* --- >>session measure ---
@@ -11327,7 +11551,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
+        status = k ? memo_session_plan(&own, NULL, &plan, error)
+                   : memoi_session_plan_shapes(&own, NULL, MEMOI_ROWS_EFFORT_WHOLE, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
@@ -11386,7 +11611,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status = memo_session_plan(&least, NULL, &plan, error);
+        status =
+            is_last ? memo_session_plan(&least, NULL, &plan, error)
+                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);
@@ -11416,7 +11643,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.n_outputs = memoi_session_outputs(desc);
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
+    if (!is_alpha)
+        status = is_memo
+                     ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error)
+                     : memo_session_plan(&first, NULL, &plan, error);
     if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;

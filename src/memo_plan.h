@@ -198,6 +198,7 @@ extern "C" {
 #include "plan/session/file.h"
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
+#include "plan/session/advice.h"
 #include "plan/session/measure.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"

@@ -10,6 +10,14 @@ typedef struct memoi_rows_bundle {
     double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
 
+/* A refusal looks for budgets by searches that end with the first table that fits: of a part of the
+ * trials, then of all, which find one where the plan does. */
+typedef enum memoi_rows_effort {
+    MEMOI_ROWS_EFFORT_WHOLE,
+    MEMOI_ROWS_EFFORT_FIRST,
+    MEMOI_ROWS_EFFORT_SHORT
+} memoi_rows_effort;
+
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
@@ -54,6 +62,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_effort effort;
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */

@@ -15,7 +15,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status = memo_session_plan(&least, NULL, &plan, error);
+        status =
+            is_last ? memo_session_plan(&least, NULL, &plan, error)
+                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);
@@ -45,7 +47,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.n_outputs = memoi_session_outputs(desc);
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
+    if (!is_alpha)
+        status = is_memo
+                     ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error)
+                     : memo_session_plan(&first, NULL, &plan, error);
     if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;

@@ -1,6 +1,6 @@
 #pragma once
 #include "plan/profile.h"
-#include "plan/session/slices.h"
+#include "plan/session/advice.h"
 #include "plan/session/open.h"
 /* --- >>session measure ---
  * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
@@ -443,7 +443,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
+        status = k ? memo_session_plan(&own, NULL, &plan, error)
+                   : memoi_session_plan_shapes(&own, NULL, MEMOI_ROWS_EFFORT_WHOLE, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
