@@ -5,6 +5,7 @@
  * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
 struct memoi_exact;
+struct memoi_greedy;
 struct memoi_loop;
 
 /* memo_plan_solve, for what plans smaller plans on its way. */
@@ -18,6 +19,8 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
  * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 /* More greedy runs, for a problem that is not easy. */
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 /* More engines in a round, each with so many nodes. */
@@ -31,6 +34,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_pose(plan, problem)               1
 #define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
 #define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_sweep(greedy, target, best)       1
 #define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, solve, error)                                                   \
