@@ -60,6 +60,8 @@
  *     >>cover                sections instead of pairs
  *     >>sweep                items in order of time, from the fullest section both ways
  *     >>first fit            greedy: each item into the lowest hole
+ *     >>styles               how runs of the search differ
+ *     >>stacks               holes that alignments leave in a stack
  *     >>side by side         several searches on threads
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
@@ -799,6 +801,96 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
     return ok;
 }
 
+/* --- >>styles ---
+ * Knows: runs of the exact search.  Knows nothing of capacities.
+ *
+ * Runs try each rank of ties with each kind of tightness.  A later run does not learn from the
+ * sections that failed. */
+
+/* The item at the floor that meets the tightest section comes next: the section with the least */
+typedef enum memoi_tightness {
+    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
+    MEMOI_TIGHT_SLACK,    /* room left over */
+    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
+    MEMOI_N_TIGHTNESSES
+} memoi_tightness;
+
+MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run) {
+    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
+    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_LIFETIME};
+    const int style = MEMOI_WITHOUT(styles) ? 0 : (int)(run % (N_LEARNING + 1));
+    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
+    search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;
+    return ranks[style % N_RANKS];
+}
+
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
+                                  int64_t n_choices) {
+    double tightness = (slack + 1) * (double)n_choices;
+    if (search->tightness == (int)MEMOI_TIGHT_CHOICES)
+        tightness = (double)n_choices + 1e-7 * slack;
+    else if (search->tightness == (int)MEMOI_TIGHT_SLACK)
+        tightness = 1000 * slack + (double)n_choices;
+    return search->use_weights ? tightness / search->weight[s] : tightness;
+}
+
+/* --- >>stacks ---
+ * Knows: sets of items that live together, one bit each.  Knows nothing of other sections.
+ *
+ * The holes that alignments leave in the best stack of a set, in a problem of few items.  What is
+ * known of a set serves all nodes within the capacity. */
+
+enum {
+    MEMOI_BASES_FIRST = 1 << 12,
+    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
+    MEMOI_BASES_MOST = 1 << 19
+};
+
+/* The largest spare room of a set of items. */
+MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
+    int64_t most = 0;
+    for (; set && search->problem->spare > 0; set &= set - 1)
+        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
+    return most;
+}
+
+/* Sets are learned as the run goes on, so that learning never takes much longer than the search
+ * itself. */
+MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most) {
+    const memoi_item* items = search->problem->items;
+    int64_t best = -1;
+    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
+    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
+    best = memob_map_get(&search->bases, (int64_t)set) - 1;
+    if (best > -2) return best;
+    learned = memob_min(learned, MEMOI_BASES_MOST);
+    if (search->bases.n_filled >= learned) return most;
+
+    /* The lowest item lies below a stack of all other items. */
+    best = -1;
+    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
+        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        const uint64_t others = set & ~((uint64_t)1 << i);
+        int64_t base = most;
+        if (others) {
+            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
+            base = memoi_pack_base(search, others, base) - size;
+        }
+        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+    }
+    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
+        search->is_out_of_memory = 1;
+    return best;
+}
+
+MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                              int64_t most) {
+    const uint64_t others = set & ~((uint64_t)1 << i);
+    most += search->size[i] + memoi_search_spare(search, others);
+    return !(set & search->aligned) || !others || end <= memoi_pack_base(search, others, most);
+}
+
 /* --- >>side by side ---
  * Knows: threads.  Knows nothing of how one search decides.
  *
@@ -839,6 +931,25 @@ MEMOI int memoi_team_create(memoi_team* team, memoi_search* first, int64_t n) {
         made->place = team->n++;
     }
     return 1;
+}
+
+/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
+ * the search breaks ties. */
+MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
+    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
+}
+
+MEMOI void memoi_pack_answer(struct memoi_search* search) {
+    const int64_t now = memoi_search_moment_of(search);
+    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
+    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
+MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search) {
+    return search->answered &&
+           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search);
 }
 
 /* Runs until there is an answer or the budget is spent. */
@@ -1394,12 +1505,13 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
  * is left, each time with so many nodes.  Errors: no memory. */
-MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round, int is_again,
-                                     int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
-                                     memo_error* error) {
+MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
+                                     int is_again, int64_t n_nodes, memoi_effort* effort,
+                                     memoi_solution* best, memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    const int64_t n_tries = memoi_bricks_filled(problem) > 99 || is_again ? MEMOI_TRIES : MEMOI_SHARE;
+    const int64_t n_tries =
+        memoi_bricks_filled(problem) > 99 || is_again ? MEMOI_TRIES : MEMOI_SHARE;
     memoi_effort own = memoi_effort_take(effort, n_tries * n_nodes);
     int64_t* offsets;
     memoi_bricks b;
@@ -1481,7 +1593,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
     if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status = memoi_bricks_solve(&part, goal, round, 0, n_nodes / MEMOI_SHARE, &own, &inner, error);
+        status =
+            memoi_bricks_solve(&part, goal, round, 0, n_nodes / MEMOI_SHARE, &own, &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const int created = memoi_ejections_create(&ejections, &part, own.seed);
         if (created > 0)
@@ -1563,8 +1676,8 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
                                    &n_parts, error);
     loop->is_apart = n_parts > 1;
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
-        status = memoi_bricks_solve(problem, goal, loop->round, loop->round > 0, memoi_loop_share(loop, n_nodes),
-                                    effort, best, error);
+        status = memoi_bricks_solve(problem, goal, loop->round, loop->round > 0,
+                                    memoi_loop_share(loop, n_nodes), effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
         !MEMOI_WITHOUT(windows) &&
         !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,

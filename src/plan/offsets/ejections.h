@@ -92,7 +92,7 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
     double weight = 0;
     *least = HUGE_VAL;
-    for (int64_t k = -1; k < n && *least > 0; k++) {
+    for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -103,7 +103,7 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
             weight -= e->weight[e->ends[n_ended].index];
             n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
         }
-        MEMO_ASSERT(n_ended <= n_begun && n_fixed >= 0);           /* 2 */
+        MEMO_ASSERT(n_ended <= n_begun && n_fixed >= 0);   /* 2 */
         weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
         if (n_fixed > 0 || weight >= *least) continue;
         *least = weight;

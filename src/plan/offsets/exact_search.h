@@ -6,10 +6,10 @@
  * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
  * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
  *
- * Among all plans take one whose offsets have the least sum.
- * In that plan every item lies at 0, right on top of an item below, or where the item is fixed.  So
- * the plan is reached by placing items upwards, each at its *minimum*, the top of its placed
- * neighbors.  (Neighbors: items that overlap in time.)
+ * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
+ * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
+ * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
+ * overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -50,15 +50,6 @@ typedef enum memoi_verdict {
     MEMOI_FOUND,
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
-
-/* Which of several items at the floor comes next: the one that meets the tightest section, that
- * with the least */
-typedef enum memoi_tightness {
-    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_SLACK,    /* room left over */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_N_TIGHTNESSES
-} memoi_tightness;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -143,13 +134,12 @@ typedef struct memoi_search {
 
     /* the run */
     int64_t capacity;
-    int32_t* rank;        /* of an item, the last tie break */
-    double* weight;       /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;      /* scratch */
-    int32_t* lifted;      /* scratch */
-    memoi_ranked* ranked; /* scratch */
-    memoi_tightness tightness;
-    int32_t use_weights;
+    int32_t* rank;                   /* of an item, the last tie break */
+    double* weight;                  /* of a section: 1 + how often the section failed lately */
+    int32_t* sorted;                 /* scratch */
+    int32_t* lifted;                 /* scratch */
+    memoi_ranked* ranked;            /* scratch */
+    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -202,12 +192,7 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-enum {
-    MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
-    MEMOI_BASES_FIRST = 1 << 12,
-    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
-    MEMOI_BASES_MOST = 1 << 19
-};
+enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
 
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
@@ -276,17 +261,6 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
 
 /* --- a node: its state, how an item is placed, and how changes are undone --- */
 
-typedef struct memoi_search_moment {
-    int64_t n_changes, n_old_looks;
-} memoi_search_moment;
-
-MEMOI memoi_search_moment memoi_search_now(const memoi_search* search) {
-    memoi_search_moment now;
-    now.n_changes = search->n_changes;
-    now.n_old_looks = search->n_old_looks;
-    return now;
-}
-
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
     if (search->n_changes == search->change_capacity &&
@@ -312,7 +286,8 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
-/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
+ * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
 #ifndef MEMOI_PROVE
 #define MEMOI_PROVE(search, step, a, b) 1
 #endif
@@ -324,18 +299,22 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
-        for (int64_t s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
+        for (int64_t s = range->begin; s < range->end; s++) {
+            search->n_unplaced[s] += sign;
+            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 3 */
+        }
     }
     for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
-MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
-    while (search->n_old_looks > moment.n_old_looks) {
+/* Undoes all but so many changes and looks. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
+    while (search->n_old_looks > n_old_looks) {
         const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
         search->looks[old->section] = old->look;
     }
-    while (search->n_changes > moment.n_changes) {
+    while (search->n_changes > n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
         if (change->kind != MEMOI_CHANGE_STALE)
             search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
@@ -368,6 +347,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     if (item->fixed >= 0) return 0;
     bound = memoi_neighbors_clear(search->problem, i, bound);
     if (memoi_item_top(item, bound) > search->capacity) return 0;
+    MEMO_ASSERT(bound >= search->minimum[i] && !search->is_placed[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
     memoi_search_touch(search, i);
@@ -379,6 +359,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
     const int64_t* first = search->neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
+    MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
@@ -422,53 +403,6 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The largest spare room of a set of items. */
-MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
-    int64_t most = 0;
-    for (; set && search->problem->spare > 0; set &= set - 1)
-        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
-    return most;
-}
-
-/* The highest offset on which a set of items can be stacked within the capacity, or a higher
- * offset; -1: none.  most: that offset without alignments, which leave holes.  Sets are learned as
- * the run goes on, so that learning never takes much longer than the search itself. */
-MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t most) {
-    const memoi_item* items = search->problem->items;
-    int64_t best = -1;
-    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
-    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
-    best = memob_map_get(&search->bases, (int64_t)set) - 1;
-    if (best > -2) return best;
-    learned = memob_min(learned, MEMOI_BASES_MOST);
-    if (search->bases.n_filled >= learned) return most;
-
-    /* The lowest item lies below a stack of all other items. */
-    best = -1;
-    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        const uint64_t others = set & ~((uint64_t)1 << i);
-        int64_t base = most;
-        if (others) {
-            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
-            base = memoi_search_base(search, others, base) - size;
-        }
-        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
-    }
-    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
-        search->is_out_of_memory = 1;
-    return best;
-}
-
-/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
- * all items without alignments. */
-MEMOI int memoi_search_has_room(memoi_search* search, uint64_t set, int64_t i, int64_t end,
-                                int64_t most) {
-    const uint64_t others = set & ~((uint64_t)1 << i);
-    most += search->size[i] + memoi_search_spare(search, others);
-    return !(set & search->aligned) || !others || end <= memoi_search_base(search, others, most);
-}
-
 /* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
  * where these would end.  Lists the other members in search->lifted, and sets *highest to the
  * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
@@ -488,7 +422,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
         k++;
         if (bound[i] > *highest) *highest = bound[i];
         if (bound[i] < lowest) lowest = bound[i];
-        if (bound[i] > latest || !memoi_search_has_room(search, set, i, end, most)) {
+        if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
             search->lifted[n_lifted++] = i;
             continue;
         }
@@ -501,7 +435,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
             look->second_end = end;
         }
     }
-    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 1 */
+    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
     look->slack = n ? latest - lowest : INT64_MAX;
     search->n_looks += m;
     return n_lifted;
@@ -518,7 +452,7 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
         if (set) above |= (uint64_t)1 << i;
         most -= search->size[i];
         spare = memob_max(spare, search->problem->items[i].spare);
-        if (search->bound[i] > memoi_search_base(search, above, most + spare)) return 0;
+        if (search->bound[i] > memoi_pack_base(search, above, most + spare)) return 0;
     }
     return 1;
 }
@@ -537,7 +471,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         spare = memob_max(spare, search->problem->items[members[m]].spare);
         k++;
     }
-    latest = memoi_search_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
     n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
@@ -695,21 +629,15 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
 
 /* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
+/* The least tightness of the sections in which an item lives. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) {
-            double slack = (double)search->looks[s].slack;
-            double choices = (double)search->looks[s].n_choices, here;
-            if (search->tightness == MEMOI_TIGHT_CHOICES)
-                here = choices + 1e-7 * slack;
-            else if (search->tightness == MEMOI_TIGHT_SLACK)
-                here = 1000 * slack + choices;
-            else
-                here = (slack + 1) * choices;
-            if (search->use_weights) here /= search->weight[s];
+            const double slack = (double)search->looks[s].slack;
+            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
             if (here < least) least = here;
         }
     }
@@ -754,86 +682,91 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
- * the search breaks ties. */
-MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
-    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
-}
-
+/* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (++search->n_branches % 16 == 0) {
-        if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
-        if (search->answered &&
-            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
-            search->is_overtaken = 1;
+        search->is_out_of_time |= memoi_deadline_is_over(search->clock);
+        search->is_overtaken |= memoi_pack_is_overtaken(search);
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end);
+
+/* Parts that share no item are independent: solves one after the other. */
+MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int64_t end) {
+    memoi_verdict verdict = MEMOI_FOUND;
+    for (int64_t s = begin, cut; s < end && verdict == MEMOI_FOUND; s = cut) {
+        cut = memoi_search_cut(search, s, end);
+        (void)MEMOI_PROVE(search, 'w', s, cut);
+        verdict = memoi_search_node(search, s, cut);
+        (void)MEMOI_PROVE(search, 'v', verdict, 0);
+    }
+    return verdict;
+}
+
+/* Places the item to branch on, and all others.  If that fails, forbids its place. */
+MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
+                                        int64_t end) {
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    memoi_verdict verdict = MEMOI_FAILED;
+    for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
+        memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+    (void)MEMOI_PROVE(search, 'p', i, 0);
+    if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
+    if (verdict != MEMOI_FAILED) return verdict;
+    (void)MEMOI_PROVE(search, 'b', i, 0);
+    memset(search->is_stale + begin, 0, (size_t)(end - begin));
+    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
+    search->is_blocked[i] = 1;
+    return verdict;
+}
+
 /* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
  * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
-    memoi_search_moment start = memoi_search_now(search), branch;
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
     memoi_verdict verdict = MEMOI_FAILED;
-    memoi_failure state = {0, 0};
-    int is_first = 1;
+    memoi_part part = memoi_search_part(search, begin, end);
+    const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
-    for (;; is_first = 0) {
-        int64_t chosen, s, cut;
-        memoi_part part = memoi_search_part(search, begin, end);
+    for (;; part = memoi_search_part(search, begin, end)) {
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (is_first) state = part.state;
+        int64_t chosen;
         if (part.is_done) verdict = MEMOI_FOUND;
-        if (part.is_done) break;
+        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (verdict != MEMOI_FAILED) break;
 
-        /* Stop here if this state failed before, or if a bound shows that it must fail. */
-        if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        /* The node fails if this state failed before, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (verdict == MEMOI_STOPPED || part.is_dead) break;
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
         if (!memoi_search_prune(search, &part)) break;
-
-        /* Parts that share no item are independent: solve one after the other. */
-        cut = memoi_search_cut(search, begin, end);
-        if (cut < end) {
-            for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
-                cut = memoi_search_cut(search, s, end);
-                (void)MEMOI_PROVE(search, 'w', s, cut);
-                verdict = memoi_search_node(search, s, cut);
-                (void)MEMOI_PROVE(search, 'v', verdict, 0);
-            }
+        if (memoi_search_cut(search, begin, end) < end) {
+            verdict = memoi_search_parts(search, begin, end);
             break;
         }
-
-        /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (part.is_dead) break;
-        chosen = memoi_search_choose(search, &part);
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
-        /* Place the chosen item.  If that fails, forbid its place and choose again. */
-        branch = memoi_search_now(search);
-        for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
-            memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
-        (void)MEMOI_PROVE(search, 'p', chosen, 0);
-        if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
+        /* Branch: the chosen item is first, or is blocked from then on. */
+        chosen = memoi_search_choose(search, &part);
+        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
+        verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
-        (void)MEMOI_PROVE(search, 'b', chosen, 0);
-        memset(search->is_stale + begin, 0, (size_t)(end - begin));
-        memoi_search_undo(search, branch);
-        memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
-        search->is_blocked[chosen] = 1;
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
-    if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
+                memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
 }
 
@@ -863,37 +796,17 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, 3 * problem->n_items);
 }
 
-/* Tells other searches when this one has an answer. */
-MEMOI void memoi_search_answer(memoi_search* search) {
-    const int64_t now = memoi_search_moment_of(search);
-    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
-    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
-
-/* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
- * not learn from the sections that failed.  Returns 1 if another run may follow. */
+/* A run within search->capacity.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_LIFETIME}; /* break ties */
-    int64_t run = search->place + search->n_runs++;
-    int style = (int)(run % (N_LEARNING + 1));
-    if (MEMOI_WITHOUT(styles)) style = 0;
-    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
-    search->tightness =
-        search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
-
+    const memoi_item_order ties = memoi_pack_style(search, search->place + search->n_runs++);
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
-                             search->ranked);
+    memoi_greedy_order_items(search->problem, ties, &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-    if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
+    if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
         return 0;

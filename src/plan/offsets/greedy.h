@@ -23,17 +23,6 @@ MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* --- orders --- */
 
-/* The orders of the portfolio, each a permutation of the items. */
-typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
-    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
-    MEMOI_N_ORDERS,
-    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
-} memoi_item_order;
-
 typedef struct memoi_ranked {
     double first, second;
     int64_t index;
@@ -91,10 +80,10 @@ enum { MEMOI_UNPLACED_BLOCK = 16 }; /* items of a leaf; a smaller tree stays in 
 
 typedef struct memoi_unplaced {
     int64_t n_leaves;
-    int32_t *end, *turn;              /* of an item; turn INT32_MAX: it is placed, or waits */
-    int32_t *least_turn, *least_end;  /* of a node: of its unplaced items */
-    int32_t* largest_end;             /* of a node: of all its items */
-    int32_t* first_item;              /* of a section: the first item that begins there or later */
+    int32_t *end, *turn;             /* of an item; turn INT32_MAX: it is placed, or waits */
+    int32_t *least_turn, *least_end; /* of a node: of its unplaced items */
+    int32_t* largest_end;            /* of a node: of all its items */
+    int32_t* first_item;             /* of a section: the first item that begins there or later */
 } memoi_unplaced;
 
 /* The arrays belong to a.  0: no memory. */

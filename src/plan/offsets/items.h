@@ -124,8 +124,8 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
         item->alignment = step % item->alignment ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
         problem->spare = memob_max(problem->spare, item->spare);
-        MEMO_ASSERT(item->spare < item->size && item->size % problem->step == 0);          /* 1 */
-        MEMO_ASSERT(item->alignment == 1 || item->alignment % problem->step == 0);         /* 2 */
+        MEMO_ASSERT(item->spare < item->size && item->size % problem->step == 0);  /* 1 */
+        MEMO_ASSERT(item->alignment == 1 || item->alignment % problem->step == 0); /* 2 */
     }
 }
 
