@@ -4596,6 +4596,8 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     look->least_end = look->second_end = INT64_MAX;
     look->least_item = -1;
     look->n_choices = 0;
+
+    /* Placed members lie between the others. */
     for (m = 0, k = 0; k < n; m++) {
         const int32_t i = members[m];
         const int64_t end = bound[i] + search->size[i];
@@ -4616,6 +4618,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
             look->second_end = end;
         }
     }
+
     MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
     look->slack = n ? latest - lowest : INT64_MAX;
     search->n_looks += m;
@@ -4829,7 +4832,7 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) 
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
+    /* The item that can lie on the floor of the part and has the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -5353,6 +5356,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const int64_t first = has_lists ? lists->first[i] : 0;
     const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
     int64_t n = 0, top = 0;
+
+    /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
     for (int64_t k = first; k < last; k++) {
         const int64_t j = has_lists ? lists->list[k] : k;
         if (!has_lists && k % MEMOI_EJECTIONS_BLOCK == 0 &&
@@ -5370,6 +5375,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
         top = memob_max(top, e->ends[n].key);
         n++;
     }
+
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
     memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
     memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);

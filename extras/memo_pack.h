@@ -25,14 +25,16 @@
  *     }
  *
  * CHAPTERS
+ *   streams        holds and gaps as sections, which the exact search takes, and their bound
+ *   sweeps         a plan at once, for very many buffers
+ *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
+ *   styles         runs of the exact search that differ in more than their random numbers
+ *   stacks         few buffers, whose alignments leave holes
+ *   threads        several searches side by side (memo_plan_desc.n_threads)
+ *   cores          a few items that decide whether a capacity is too small
+ *   windows        a large plan is improved where it is highest
  *   bricks         items that fill a rectangle become one: for tilings
  *   parts          parts of a plan that share no item are planned alone
- *   windows        a large plan is improved where it is highest
- *   sweeps         a plan at once, for many buffers without a pattern
- *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
- *   cores          a few items that decide whether a capacity is too small
- *   threads        several searches side by side (memo_plan_desc.n_threads)
- *   streams        holds and gaps as sections, which the exact search takes, and their bound
  *   bought waits   which of the waits on offer a plan buys (memo_plan_desc.offers)
  *
  * This header is a part of memo_plan.h's implementation and is of the same release; it has no
@@ -1504,18 +1506,19 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 }
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, each time with so many nodes.  Errors: no memory. */
+ * is left, each time with so many nodes.  n_tries: orders; a tiling gets MEMOI_TRIES.  Errors: no
+ * memory. */
 MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
-                                     int is_again, int64_t n_nodes, memoi_effort* effort,
+                                     int64_t n_tries, int64_t n_nodes, memoi_effort* effort,
                                      memoi_solution* best, memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    const int64_t n_tries =
-        memoi_bricks_filled(problem) > 99 || is_again ? MEMOI_TRIES : MEMOI_SHARE;
-    memoi_effort own = memoi_effort_take(effort, n_tries * n_nodes);
+    memoi_effort own;
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
+    if (memoi_bricks_filled(problem) > 99) n_tries = MEMOI_TRIES;
+    own = memoi_effort_take(effort, n_tries * n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
     b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
@@ -1593,8 +1596,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
     if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status =
-            memoi_bricks_solve(&part, goal, round, 0, n_nodes / MEMOI_SHARE, &own, &inner, error);
+        status = memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes / MEMOI_SHARE, &own,
+                                    &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const int created = memoi_ejections_create(&ejections, &part, own.seed);
         if (created > 0)
@@ -1676,8 +1679,9 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
                                    &n_parts, error);
     loop->is_apart = n_parts > 1;
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
-        status = memoi_bricks_solve(problem, goal, loop->round, loop->round > 0,
-                                    memoi_loop_share(loop, n_nodes), effort, best, error);
+        status =
+            memoi_bricks_solve(problem, goal, loop->round, loop->round ? MEMOI_TRIES : MEMOI_SHARE,
+                               memoi_loop_share(loop, n_nodes), effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
         !MEMOI_WITHOUT(windows) &&
         !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,

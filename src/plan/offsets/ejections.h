@@ -61,6 +61,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const int64_t first = has_lists ? lists->first[i] : 0;
     const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
     int64_t n = 0, top = 0;
+
+    /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
     for (int64_t k = first; k < last; k++) {
         const int64_t j = has_lists ? lists->list[k] : k;
         if (!has_lists && k % MEMOI_EJECTIONS_BLOCK == 0 &&
@@ -78,6 +80,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
         top = memob_max(top, e->ends[n].key);
         n++;
     }
+
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
     memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
     memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);

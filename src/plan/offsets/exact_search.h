@@ -415,6 +415,8 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     look->least_end = look->second_end = INT64_MAX;
     look->least_item = -1;
     look->n_choices = 0;
+
+    /* Placed members lie between the others. */
     for (m = 0, k = 0; k < n; m++) {
         const int32_t i = members[m];
         const int64_t end = bound[i] + search->size[i];
@@ -435,6 +437,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
             look->second_end = end;
         }
     }
+
     MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
     look->slack = n ? latest - lowest : INT64_MAX;
     search->n_looks += m;
@@ -648,7 +651,7 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) 
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
+    /* The item that can lie on the floor of the part and has the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
