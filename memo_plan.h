@@ -996,6 +996,1899 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * memo.h, and the rooms above it.
  *
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
+ *     >>problem                a plan in units of size and sections of time; the planner in a page
+ *     >>sections               the largest sets of items that live together, and bounds
+ *     >>items                  buffers as items
+ *     >>holds                  pairs that streams keep apart
+ *     >>solution               the best plan so far, and the effort that is left
+ *     >>neighbors              lists of what conflicts with an item
+ *     >>pack doors             where extras/memo_pack.h adds
+ *     >>greedy                 engine: the item that can lie lowest comes next
+ *     >>exact search           engine: is there a plan within a capacity?
+ *     >>full sections          engine: the items that live there come first, others around them
+ *     >>ejections              engine: items above a capacity take the places of others
+ *     >>mixed-integer program  engine: the paper's, by lp_solve
+ *     >>bi-level               engine: layers once, then what joins them
+ *     >>loop                   which engine comes next: rounds of work that doubles
+ *     >>plan solve             memo_plan_solve
+ *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
+ *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   4 session  memo_session_*      from tensors and a budget to a running step
+ * The implementation begins with a table of its rooms and the words to search for.
+ *
+ * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
+ * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the
+ * bound or the capacity.
+ *
+ * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
+ * C++11. */
+#ifndef MEMO_PLAN_H
+#define MEMO_PLAN_H
+
+#include "memo.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_plan.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
+
+typedef enum memo_plan_engine {
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
+    MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
+    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
+    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers of a trace without holds, then what AUTO does */
+} memo_plan_engine;
+
+typedef struct memo_plan_desc {
+    memo_plan_engine engine;
+    int64_t capacity_bytes; /* stops at a plan this small; 0: looks for the smallest */
+    double time_limit_s;    /* then the best plan found is kept; 0: 10, beyond 8,000 buffers 3 */
+    int64_t node_limit;     /* of the search in each thread; 0: no limit */
+    uint64_t seed;          /* of random choices */
+    int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
+    memo_log log;           /* receives a line for every attempt of the search */
+    const int32_t* stop;    /* optional; once it is not 0, planning ends as if time were up */
+    /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
+     * layers begin and end. */
+    const memo_trace* trace;
+    /* Optional: waits that the plan may buy, instead of the waits that the plan has.  The plan buys
+     * waits that make the peak smaller; with a capacity, a cheap set with which the plan fits.
+     * Every bought wait is necessary.  Without a trace, two buffers on offer may share bytes only
+     * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
+    const memo_wait* offers;
+    int64_t n_offers;
+} memo_plan_desc;
+
+/* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section
+ * 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
+ *
+ * Proof is OPTIMAL if no plan with the same waits is smaller; holds count as conflicts.  The plan
+ * is valid even if the capacity is not met: then the call returns INFEASIBLE, and the message
+ * states the proven bound.  The same seed, node limit and number of threads give the same plan,
+ * unless time runs out first.
+ *
+ * The exact search takes buffers that overlap in time without a break: at most 8,000 buffers, 300
+ * bytes of stack and a megabyte of memory each thread.  In larger problems the search places the
+ * buffers around the highest buffers again.  If these are too many, or if there are holds, greedy
+ * runs that learn from the last run improve the plan.
+ * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes in spite of a
+ * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
+ * lp_solve, with unlike alignments, or with too many pairs of buffers). */
+MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+                                     memo_error* error);
+/* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
+
+typedef enum memo_plan_engine {
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
+    MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
+    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
+    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers of a trace without holds, then what AUTO does */
+} memo_plan_engine;
+
+typedef struct memo_plan_desc {
+    memo_plan_engine engine;
+    int64_t capacity_bytes; /* stops at a plan this small; 0: looks for the smallest */
+    double time_limit_s;    /* then the best plan found is kept; 0: 10, beyond 8,000 buffers 3 */
+    int64_t node_limit;     /* of the search in each thread; 0: no limit */
+    uint64_t seed;          /* of random choices */
+    int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
+    memo_log log;           /* receives a line for every attempt of the search */
+    const int32_t* stop;    /* optional; once it is not 0, planning ends as if time were up */
+    /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
+     * layers begin and end. */
+    const memo_trace* trace;
+    /* Optional: waits that the plan may buy, instead of the waits that the plan has.  The plan buys
+     * waits that make the peak smaller; with a capacity, a cheap set with which the plan fits.
+     * Every bought wait is necessary.  Without a trace, two buffers on offer may share bytes only
+     * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
+    const memo_wait* offers;
+    int64_t n_offers;
+} memo_plan_desc;
+
+/* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section
+ * 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
+ *
+ * Proof is OPTIMAL if no plan with the same waits is smaller; holds count as conflicts.  The plan
+ * is valid even if the capacity is not met: then the call returns INFEASIBLE, and the message
+ * states the proven bound.  The same seed, node limit and number of threads give the same plan,
+ * unless time runs out first.
+ *
+ * The exact search takes buffers that overlap in time without a break: at most 8,000 buffers, 300
+ * bytes of stack and a megabyte of memory each thread.  In larger problems the search places the
+ * buffers around the highest buffers again.  If these are too many, or if there are holds, greedy
+ * runs that learn from the last run improve the plan.
+ * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes in spite of a
+ * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
+ * lp_solve, with unlike alignments, or with too many pairs of buffers). */
+MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+                                     memo_error* error);
+
+/* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
+ *
+ * The planner needs a few times of a trainer on a device.  Measure the times once, by
+ * memo_session_measure, and keep the profile in a file. */
+
+#define MEMO_PROFILE_TENSORS_MAX 64
+#define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
+
+typedef struct memo_profile_tensor {
+    char name[32]; /* no blanks */
+    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
+    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
+} memo_profile_tensor;
+
+/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
+ * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
+typedef struct memo_profile_transfer {
+    int64_t size_bytes; /* 0: not measured */
+    double out_s, back_s;
+} memo_profile_transfer;
+
+typedef struct memo_profile {
+    int64_t n_rows;  /* of the micro-batch that the times below are for */
+    int32_t n_kinds; /* of layers */
+    int32_t n_tensors;
+    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
+    /* Measured in slices of n_rows: as in memo_kind_times. */
+    double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
+    double between_s;              /* between the last forward and the first backward */
+    double update_s_per_byte;      /* of states that the update uses; 0: not measured */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
+    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
+     * measured, it gives the rate. */
+    memo_profile_transfer copies[2];
+    memo_profile_transfer file;
+} memo_profile;
+
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+ * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
+ * one femtosecond.
+ *
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
+ *        UPDATE_OF_A_BYTE_ON_HOST]
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   tensor NAME                                                each tensor, and after it
+ *   row TIME|- [GROWTH]                                        recomputation, in each kind
+ *   copy BYTES TO_HOST TO_DEVICE                               small, then large
+ *   file BYTES WRITE READ */
+MEMO_TRY memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char* path,
+                                        memo_error* error);
+/* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
+ *
+ * The planner needs a few times of a trainer on a device.  Measure the times once, by
+ * memo_session_measure, and keep the profile in a file. */
+
+#define MEMO_PROFILE_TENSORS_MAX 64
+#define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
+
+typedef struct memo_profile_tensor {
+    char name[32]; /* no blanks */
+    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
+    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
+} memo_profile_tensor;
+
+/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
+ * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
+typedef struct memo_profile_transfer {
+    int64_t size_bytes; /* 0: not measured */
+    double out_s, back_s;
+} memo_profile_transfer;
+
+typedef struct memo_profile {
+    int64_t n_rows;  /* of the micro-batch that the times below are for */
+    int32_t n_kinds; /* of layers */
+    int32_t n_tensors;
+    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
+    /* Measured in slices of n_rows: as in memo_kind_times. */
+    double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
+    double between_s;              /* between the last forward and the first backward */
+    double update_s_per_byte;      /* of states that the update uses; 0: not measured */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
+    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
+     * measured, it gives the rate. */
+    memo_profile_transfer copies[2];
+    memo_profile_transfer file;
+} memo_profile;
+
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+ * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
+ * one femtosecond.
+ *
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
+ *        UPDATE_OF_A_BYTE_ON_HOST]
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   tensor NAME                                                each tensor, and after it
+ *   row TIME|- [GROWTH]                                        recomputation, in each kind
+ *   copy BYTES TO_HOST TO_DEVICE                               small, then large
+ *   file BYTES WRITE READ */
+MEMO_TRY memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char* path,
+                                        memo_error* error);
+
+/* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+ *
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
+ * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
+ * within device memory, host memory and the file: all micro-batches, and the update of states.
+ *
+ * The step of a table of rows is the makespan that memo_schedule_simulate finds for
+ * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
+ * paper) and from tables that need little memory the planner makes random changes: of a tensor in
+ * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
+ * or gives up the missing bytes.
+ *
+ * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
+ * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
+ * that moves least.  The same desc always gives the same plan.
+ *
+ * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
+ * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
+
+typedef struct memo_swap_plan_desc {
+    /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
+     * times. */
+    const memo_swap_desc* swap;
+    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+     * any unit, if all are in this unit. */
+    const memo_kind_times* kinds;
+    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+     * layers, the last layer behind the layers. */
+    const struct memob_states_desc* states;
+    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
+    double update_s_per_byte;      /* of states that the update uses */
+    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
+    double between_s;              /* after the last forward */
+    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
+     * the last chunk.  NULL: before each backward turn. */
+    const struct memo_turn* turns;
+    int32_t last_chunk;
+    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
+     * nothing.  memo_swap_generate leaves it out. */
+    const double* turns_s;
+    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
+    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
+     * host [0] and to the device [1] while the step computes. */
+    double slowdown_s_per_byte[2];
+    double copy_s; /* of each copy, in addition to the bytes */
+    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
+     * HANDED rows do. */
+    double to_host_bytes_per_s, to_device_bytes_per_s;
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
+    int64_t device_bytes, host_bytes;
+    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
+    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
+     * longer than the best plan, as a share of the step.  The last two layers, which never move,
+     * may differ.  0: 0.001; negative: no such plan is preferred. */
+    double uniform_share;
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
+     * write in addition to the bytes, and the rates (0: no time). */
+    int64_t spill_bytes;
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
+} memo_swap_plan_desc;
+
+/* What keeps the step from being shorter. */
+typedef enum memo_swap_limit {
+    MEMO_SWAP_LIMIT_NONE = 0,
+    MEMO_SWAP_LIMIT_BANDWIDTH,
+    MEMO_SWAP_LIMIT_HOST_MEMORY,
+    MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
+} memo_swap_limit;
+
+typedef struct memo_swap_plan {
+    /* What to set in memo_swap_desc. */
+    int64_t* rows;         /* (n_layers, n_tensors), owned by the plan; NULL: by alpha */
+    double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
+    int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
+
+    /* Predicted seconds of a step: all its micro-batches, or an order, and the update of states.
+     * With states the step comes after a step like this. */
+    double step_s;
+    double micro_batch_s; /* mean time of a micro-batch; an order counts as one */
+    double update_s;      /* of step_s, after the last micro-batch; 0: no states, or it is fused */
+    double stall_s;       /* stall of the compute stream in all micro-batches, part of step_s */
+    double recompute_s;   /* recomputation in all micro-batches, part of step_s */
+    double alpha_step_s;  /* step_s of the best single alpha */
+    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
+    memo_swap_limit limit;
+    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
+} memo_swap_plan;
+
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
+ * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
+ * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
+ * tensor the profile may be of slices of another size; times are scaled.
+ * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
+MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+                                                double* recompute_s_per_row,
+                                                const memo_profile* profile, memo_error* error);
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+ * smallest plan needs); OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                                    memo_error* error);
+MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
+/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
+MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
+/* Appends the limit, and the predicted times of a step if is_measured is 1. */
+MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
+/* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+ *
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
+ * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
+ * within device memory, host memory and the file: all micro-batches, and the update of states.
+ *
+ * The step of a table of rows is the makespan that memo_schedule_simulate finds for
+ * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
+ * paper) and from tables that need little memory the planner makes random changes: of a tensor in
+ * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
+ * or gives up the missing bytes.
+ *
+ * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
+ * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
+ * that moves least.  The same desc always gives the same plan.
+ *
+ * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
+ * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
+
+typedef struct memo_swap_plan_desc {
+    /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
+     * times. */
+    const memo_swap_desc* swap;
+    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+     * any unit, if all are in this unit. */
+    const memo_kind_times* kinds;
+    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+     * layers, the last layer behind the layers. */
+    const struct memob_states_desc* states;
+    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
+    double update_s_per_byte;      /* of states that the update uses */
+    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
+    double between_s;              /* after the last forward */
+    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
+     * the last chunk.  NULL: before each backward turn. */
+    const struct memo_turn* turns;
+    int32_t last_chunk;
+    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
+     * nothing.  memo_swap_generate leaves it out. */
+    const double* turns_s;
+    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
+    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
+     * host [0] and to the device [1] while the step computes. */
+    double slowdown_s_per_byte[2];
+    double copy_s; /* of each copy, in addition to the bytes */
+    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
+     * HANDED rows do. */
+    double to_host_bytes_per_s, to_device_bytes_per_s;
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
+    int64_t device_bytes, host_bytes;
+    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
+    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
+     * longer than the best plan, as a share of the step.  The last two layers, which never move,
+     * may differ.  0: 0.001; negative: no such plan is preferred. */
+    double uniform_share;
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
+     * write in addition to the bytes, and the rates (0: no time). */
+    int64_t spill_bytes;
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
+} memo_swap_plan_desc;
+
+/* What keeps the step from being shorter. */
+typedef enum memo_swap_limit {
+    MEMO_SWAP_LIMIT_NONE = 0,
+    MEMO_SWAP_LIMIT_BANDWIDTH,
+    MEMO_SWAP_LIMIT_HOST_MEMORY,
+    MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
+} memo_swap_limit;
+
+typedef struct memo_swap_plan {
+    /* What to set in memo_swap_desc. */
+    int64_t* rows;         /* (n_layers, n_tensors), owned by the plan; NULL: by alpha */
+    double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
+    int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
+
+    /* Predicted seconds of a step: all its micro-batches, or an order, and the update of states.
+     * With states the step comes after a step like this. */
+    double step_s;
+    double micro_batch_s; /* mean time of a micro-batch; an order counts as one */
+    double update_s;      /* of step_s, after the last micro-batch; 0: no states, or it is fused */
+    double stall_s;       /* stall of the compute stream in all micro-batches, part of step_s */
+    double recompute_s;   /* recomputation in all micro-batches, part of step_s */
+    double alpha_step_s;  /* step_s of the best single alpha */
+    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int64_t to_host_bytes, to_device_bytes; /* copied in a step, with those of states */
+    int32_t n_spilled_layers;               /* as in memo_swap_sizes */
+    memo_swap_limit limit;
+    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
+} memo_swap_plan;
+
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
+ * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
+ * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
+ * tensor the profile may be of slices of another size; times are scaled.
+ * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
+MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+                                                double* recompute_s_per_row,
+                                                const memo_profile* profile, memo_error* error);
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+ * smallest plan needs); OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                                    memo_error* error);
+MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
+/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
+MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
+/* Appends the limit, and the predicted times of a step if is_measured is 1. */
+MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
+
+/* ---- 4 session: from tensors and a budget to a running step -------------------------------------
+ *
+ * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
+ * measures, plans, and opens an arena and a swap engine that fit.
+ *
+ *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
+ *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     memo_session_desc desc = {0};
+ *     desc.tensors = tensors;  desc.n_tensors = 2;
+ *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *     desc.device_bytes = (int64_t)4 << 30;
+ *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
+ *     memo_session_create(&desc, &session, &error);
+ *     for (step = 0; step < n_steps; step++) {
+ *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
+ *         update(parameters, gradients);
+ *     }
+ *
+ * Create is three steps in a row, each usable alone:
+ *
+ *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
+ *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
+ *
+ * A plan fits or says what is missing.  So a table of all policies is a loop:
+ *
+ *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+ *         desc.policy = (memo_policy)policy;
+ *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
+ *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes,
+ *                plan->shortage);
+ *         memo_step_plan_destroy(plan);
+ *     }
+ *
+ * Bits.  A run keeps the bits if recompute gives each row the bits of the first computation, for
+ * any run of whole tiles.  Products of libraries choose an algorithm by shape: compute products
+ * tile by tile in the forward too, or make the tensor WHOLE.  memo_session_verify compares the
+ * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
+ * the environment) tests this, and finds wrong sizes, orders and recomputations.
+ *
+ * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
+ * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
+ * everything between begin and end of a micro-batch.
+ *
+ *     static void step(void* user, memo_session* s) {
+ *         for (l = 0; l < L; l++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *         for (l = L - 1; l >= 0; l--) {
+ *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
+ *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             memo_session_backward_end(s, l);
+ *             memo_session_free(s, scratch);
+ *         }
+ *     }
+ *
+ * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * memo_session_get_address makes an error.  Requests are not recorded while the first step
+ * computes: a step that needs a plan to fit cannot run before there is a plan, and
+ * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
+ * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * layers may be open at a time, for fused kernels (memo.h, chapter 7).
+ *
+ * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
+ * need not check calls.  memo_session_end and memo_session_run return the error.
+ *
+ * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
+ * the calling thread computes or the session is checked. */
+
+typedef struct memo_session memo_session;
+
+/* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
+ * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
+ * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
+ * the backward.  memo_session_get_slice gives the rows.
+ *
+ *     for (l = 0; l < L; l++)
+ *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *
+ * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
+ * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
+ * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
+ * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
+ * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
+ * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+
+/* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
+ * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
+ * the host, or in a file, and comes to the device for each layer that uses the state.
+ *
+ *     static const memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
+ *                                         {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
+ *                                         {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
+ *
+ *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
+ *     memo_session_update(session, &error);            // calls desc.update for each layer
+ *
+ * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
+ * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
+ * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
+ * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * states of a layer are on the device between begin and end of the layer.  States of
+ * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
+ * LAST are there from the end of the last forward to the end of the first backward.  One layer is
+ * open at a time.
+ *
+ * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
+ * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
+ * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
+ * update the bytes of gradients have no meaning.
+ *
+ * When the update runs.  By default memo_session_update updates all layers, in a pass of its own,
+ * in which all that the update uses travels and little is computed.  With desc.update_may a plan
+ * may choose another moment, if the predicted step is shorter; the bits are the same:
+ *
+ *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
+ *                      compute.  `update` is then called in a forward of the next step; what it
+ *                      reads beside states, such as a norm of all gradients, must still be that of
+ *                      its own step.  Small values of a step (a rate, a step number) may come with
+ *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
+ *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
+ *                      all gradients does not.
+ *
+ * Deferred updates that are pending run in a pass of their own before states are read, written or
+ * filled, before a forward alone, and in memo_session_flush.  What they would change is not there
+ * before, so a trainer that reads results of `update` in memory of its own calls
+ * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
+ * deferred, because it runs beside the next forward anyway.
+ *
+ * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
+ * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
+ * device in turn, so the states of one layer travel while another layer computes.  Each place is as
+ * large as the layers there need.  On the device states take all resident states and both places.
+ * On the host they take the streamed states that are not spilled, and two places for spilled ones.
+ * Changed states go back when their layer ends; a state that no pass changes never goes back.
+ * Losses and states are the same bits, whatever is streamed.
+ *
+ * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
+ * device, while the device computes.  Then all states are streamed and none is spilled.  States
+ * that only the update uses never travel, a layer's gradients go to the host, and the next forward
+ * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
+ * shorter step.
+ *
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
+ * times are of a step of desc.micro_batches, with its update and all copies of states. */
+#define MEMO_LAYER_FIRST (-1)
+#define MEMO_STATE_FIRST (1u << 30)
+#define MEMO_STATE_LAST  (1u << 31)
+
+typedef enum memo_pass {
+    MEMO_PASS_SESSION = 0, /* as long as the session */
+    MEMO_PASS_FORWARD,
+    MEMO_PASS_BETWEEN,
+    MEMO_PASS_BACKWARD,
+    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
+    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+} memo_pass;
+
+/* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
+ * earlier micro-batch.  The trainer lists the turns of a step in `order`: the forward or the
+ * backward of a micro-batch in a chunk of layers.  Each call of memo_session_run, or of begin and
+ * end, is the next turn; after the last turn the order begins again.  1F1B of M micro-batches:
+ *
+ *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
+ *     if (ahead >= M) ahead = M - 1;
+ *     for (i = 0; i < M + ahead; i++) {
+ *         memo_turn forward = {i, 0, MEMO_PASS_FORWARD};
+ *         memo_turn backward = {i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         if (i < M) order[n++] = forward;
+ *         if (i >= ahead) order[n++] = backward;
+ *     }
+ *     desc.order = order;  desc.n_order = n;
+ *     ...
+ *     for (k = 0; k < n; k++) {                         // a step
+ *         memo_batch batch = MEMO_ZERO(memo_batch);
+ *         batch.turn = order[k];                        // another turn than the next is an error
+ *         if (memo_session_run(session, &batch, &error)) ...;
+ *     }
+ *
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         int32_t i = memo_session_get_batch(s).turn.micro_batch;
+ *         if (layer == 0) receive(stage - 1, i, memo_session_get_address(s, layer, INPUT));
+ *         ... compute; the last layer sends its output ...
+ *     }
+ *
+ * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
+ * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
+ * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
+ * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
+ * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
+ * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
+ * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
+ * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
+ * the same memory.
+ *
+ *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
+ *
+ *     static void weights(void* user, memo_session* s, int32_t layer) {
+ *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
+ *     }
+ *
+ * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
+ * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
+ * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
+ * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
+ * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
+ * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
+ * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ *
+ *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
+ *                      1F1B: ahead + 1
+ *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     + n_places *     the most that buffers from forward to backward take in a chunk, each
+ *                      rounded up to 512 bytes
+ *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
+ *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
+ *     + a turn         the most that other buffers take in a turn
+ *     + SESSION        buffers that live as long as the session
+ *
+ * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
+ * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
+ * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
+ * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
+ * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
+ * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * is open at a time. */
+typedef struct memo_turn {
+    int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
+    int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
+    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+} memo_turn;
+#define MEMO_TURNS_MAX         4096
+#define MEMO_MICRO_BATCHES_MAX 1000000
+
+/* Where states are updated. */
+typedef enum memo_update {
+    MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
+                                shorter by measured times, or only that fits */
+    MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
+    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+} memo_update;
+
+/* When a trainer lets memo update them, see memo_update_at. */
+enum {
+    MEMO_MAY_DEFER = 1,
+    MEMO_MAY_FUSE = 2,
+    MEMO_MAY_NOT_PASS = 4 /* one of these two, even if a pass is faster; for comparisons */
+};
+
+/* What happens to activations between forward and backward. */
+typedef enum memo_policy {
+    MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
+    MEMO_POLICY_KEEP,      /* every tensor stays on the device */
+    MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
+    MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
+    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+} memo_policy;
+#define MEMO_N_POLICIES 6
+MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
+
+/* A buffer of device memory, requested and freed by the session, lives from the begin of layer
+ * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
+ * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
+ * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
+ * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
+ * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
+ * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
+ * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
+ * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
+ * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
+ * the micro-batch, or of the longest shape if the buffer lives as long as the session.
+ *
+ * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
+ * each other, in memory that other shapes use for other things.  So the keys and values of a
+ * generation grow from call to call, and take nothing from training.  row_bytes counts for the
+ * shape's rows. */
+typedef struct memo_session_buffer {
+    const char* name; /* shown in plans; borrowed */
+    int64_t size_bytes, row_bytes;
+    memo_pass first;
+    int32_t first_layer;
+    memo_pass last;
+    int32_t last_layer;
+    uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
+} memo_session_buffer;
+#define MEMO_EACH_LAYER           (-1)
+#define MEMO_EACH_SLICE           (-2)
+#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
+#define MEMO_IN_SHAPE(shape)      (1 + (shape))
+#define MEMO_SESSION_BUFFERS_MAX  64
+
+/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
+ * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
+ * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
+ * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
+ * each other in the desc's table.  Each takes less memory than the one before, and no less time.
+ * All must give the same bits.
+ *
+ *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
+typedef struct memo_session_alternative {
+    int32_t buffer;                /* index in the desc's buffers */
+    int64_t size_bytes, row_bytes; /* instead of the buffer's */
+    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
+     * lives.  A buffer that lives across layers counts once for each row. */
+    double s_per_row;
+} memo_session_alternative;
+#define MEMO_SESSION_ALTERNATIVES_MAX 64
+
+/* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
+ * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
+ * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
+ * no more device memory if possible.  A buffer of the whole session has one address under all. */
+typedef struct memo_shape {
+    int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+                                rows alone are moved */
+} memo_shape;
+#define MEMO_SHAPES_MAX 16
+
+/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
+ * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
+ * the calling thread computes. */
+typedef struct memo_session_output {
+    const char* name; /* shown in messages; borrowed, as the bytes are */
+    void* address;
+    int64_t size_bytes;
+    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
+} memo_session_output;
+#define MEMO_NO_OUTPUTS (-1)
+
+typedef struct memo_session_desc {
+    /* NULL: the session creates a host device, and the calling thread computes. */
+    const memo_device* device;
+    memo_stream compute_stream;
+    int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
+
+    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;        /* tokens of a micro-batch, at most */
+    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    int64_t tile_rows;     /* 0: 1 */
+    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+     * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
+     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * smaller, faster slice. */
+    int64_t slice_rows;
+    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
+     * chapter 7. */
+    int64_t routed_rows_layer, routed_rows_all;
+    const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
+    int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
+    const memo_shape* shapes; /* copied; memo_batch.shape is an index */
+    int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
+    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
+    const int32_t* layer_kinds;   /* (n_layers) */
+    const uint32_t* tensor_kinds; /* (n_tensors) */
+
+    void* user; /* first argument of every function */
+    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
+     * Called for every plan that is tried; the addresses of the last call remain valid. */
+    void (*setup)(void* user, memo_session* session);
+    /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
+    void (*step)(void* user, memo_session* session);
+    void (*forward)(void* user, memo_session* session, int32_t layer);
+    /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
+    void (*between)(void* user, memo_session* session);
+    void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    void (*weights)(void* user, memo_session* session, int32_t layer);
+    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+     * gradient, which takes the output's place.  Called before each backward of the last layer; if
+     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
+     * likewise.  NULL: nothing. */
+    void (*loss)(void* user, memo_session* session);
+    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
+     * tensors that come earlier in the table.  The function must change nothing else, such as a
+     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
+     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
+    void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                      int64_t begin, int64_t end);
+    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
+     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
+     * changes, or changes only states and other memory of the session.  0: measuring is refused
+     * unless `measuring` is set. */
+    const memo_session_output* outputs;
+    int32_t n_outputs;
+    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
+     * fifth faster than a model's weights: call memo_session_fill_states here. */
+    void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  Called before micro-batches that only
+     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
+     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
+    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
+     * recompute is called only to measure, for all rows of each tensor. */
+    int32_t backward_recomputes;
+    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
+    int32_t n_buffers;
+    const memo_session_alternative* alternatives; /* of buffers; copied */
+    int32_t n_alternatives;
+
+    /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
+     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
+     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * error, and all fail if one does.  They use the least budget of all ranks and the longest
+     * times, and choose the same rows.  Fields that must match are compared. */
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+
+    /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
+    int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
+    /* Without device_bytes: what is left to libraries, which take memory later.  0: 1 GiB or 3 % of
+     * the device, the larger, but at most half of the free memory; none on a host device, or on a
+     * device of less than 4 GiB. */
+    int64_t reserve_bytes;
+    int64_t host_bytes;          /* pinned; 0: no limit */
+    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
+    int64_t disk_bytes;          /* 0: no limit */
+    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
+     * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
+     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
+     * memory for the outputs; a checked session and memo_session_verify take memory of the device
+     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * allocated from the device. */
+    void *device_memory, *host_memory;
+
+    /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
+    const memo_state* states;
+    int32_t n_states;
+    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
+     * without states, or if update_on is HOST. */
+    void (*update)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
+     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
+     * from step to step, such as a step number, belongs in a state.  The function may only call
+     * memo_session_get_host_state.  Needs device->launch_host. */
+    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    memo_update update_on; /* 0: planned, if update_host is set */
+    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
+    int32_t states_stay;   /* 1: on the device, whatever the budgets */
+
+    memo_policy policy; /* 0: MEMO */
+    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
+     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+     * n_tensors). */
+    const int64_t* rows;
+    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
+    double alpha;
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
+     * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
+     * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
+     * life and after it.  States change only in passes that may write to them.  The first
+     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
+     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
+     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
+     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
+     * waits in every layer. */
+    int32_t is_checked;
+    memo_log log; /* a line for each phase */
+} memo_session_desc;
+
+/* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
+ * plans of the other shapes are owned by the plan. */
+typedef struct memo_step_plan {
+    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+    memo_shape shape;
+    memo_policy policy;
+    int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
+    const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
+    int32_t n_order, n_chunks, n_weight_places;
+    memo_swap_sizes sizes; /* of the swap engine */
+    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
+    int64_t device_bytes;
+    int64_t activation_bytes; /* the swap engine's */
+    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
+    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
+                                 live from forward to backward, or from there to WEIGHTS */
+    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
+    int64_t host_bytes;       /* pinned */
+    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
+    /* So many states of layers are streamed: first those that only the update uses, then gradients,
+     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
+     * so many lie in a file. */
+    int64_t n_streamed, n_spilled;
+    int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
+    int32_t update_at;         /* memo_update_at; PASS without states */
+    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
+     * desc has no alternatives. */
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
+    int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
+    memo_trace* trace;                              /* the requests of a micro-batch */
+    memo_plan* addresses;                           /* memo_plan_write_svg draws them */
+    memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    int32_t fits;
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
+} memo_step_plan;
+
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
+ * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
+ * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
+ * With states two more follow.  If there are 7 or more, copies run beside every second one, which
+ * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
+ * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
+ * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
+ * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
+ * OUT_OF_HOST_MEMORY; errors of step and the device. */
+MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+/* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
+ * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
+ * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
+ * OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan** plan, memo_error* error);
+/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
+ * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                            memo_error* error);
+/* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
+ * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
+MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       memo_session** session, memo_error* error);
+/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
+ * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
+ * the three; a policy that may need times takes outputs or `measuring` in any case. */
+MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                         memo_error* error);
+/* Waits for the compute stream. */
+MEMO_API void memo_session_destroy(memo_session* session);
+
+/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
+ * sessions: twice with every tensor kept, then in a checked session, with half of the rows swapped
+ * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
+ * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
+ * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
+ * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
+ * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
+ * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
+ * inputs and rows of which two kept steps fit.  All ranks must call this.  Finds what a checked
+ * session cannot see: a backward that reads a layer that has ended, and gradients that are zeroed
+ * in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that differ first,
+ * and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit); errors of the
+ * calls above. */
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+
+MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
+/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
+ * shape; then the sum and the maximum over shapes. */
+MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
+/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
+ * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
+ * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
+ * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
+ * tensors or other requests); OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+                                          memo_error* error);
+MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+                                         memo_step_plan** plan, memo_error* error);
+
+/* A micro-batch.  All zero: all rows, forward and backward. */
+typedef struct memo_batch {
+    int64_t n_rows;          /* 0: the shape's */
+    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
+    int32_t shape;           /* index in the desc's shapes */
+    int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
+    memo_turn turn;      /* of sessions with an order: the next turn */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
+     * of the micro-batch before. */
+    const void* values;
+    int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
+} memo_batch;
+#define MEMO_BATCH_VALUES_MAX 256
+
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
+ * open micro-batch it returns INVALID_STATE, and changes nothing. */
+MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+                                      memo_error* error);
+
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+ * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
+MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
+MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
+/* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
+MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_computes(const memo_session* session);
+/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
+/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
+MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
+MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
+
+/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+ * addresses are used; without this call there are none, and memo_session_get_address of such a
+ * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
+ * declared are an error of the session. */
+MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
+MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
+
+/* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape.  With slices:
+ * row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
+/* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
+ * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
+ * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
+ * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
+MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
+                                         void** first);
+/* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
+ * memory that harms nothing.  Call this inside the layer that uses the buffer. */
+MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
+/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
+ * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
+MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
+/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
+ * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
+ * memo_arena_alloc on memo_session_info.arena. */
+MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
+MEMO_API void memo_session_free(memo_session* session, void* address);
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
+ * changes; the bytes are there while the layer is open. */
+MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
+/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
+ * the state. */
+MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
+                                           int32_t state);
+/* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
+ * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
+ * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
+ * again.  States keep their bytes, unless the error says that the update has changed some layers:
+ * then write all states. */
+MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
+MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
+/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
+ * `update` of the last micro-batch of the step that it ends. */
+MEMO_API const void* memo_session_get_values(const memo_session* session);
+/* Drops the gradients since the last update, for instance if their norm is not finite: the next
+ * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+ * micro-batches.  Errors: INVALID_STATE. */
+MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+/* Calls fill for each layer, as update is called, to set states on the device: first values.  If
+ * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
+ * States that the update does not use keep their bytes.  Drops the gradients.  Between
+ * micro-batches.  Errors: as memo_session_update. */
+MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
+                                              void (*fill)(void* user, memo_session* session,
+                                                           int32_t layer),
+                                              memo_error* error);
+/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
+ * They are read and written where they lie, without room on the device.  Waits for the compute
+ * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
+ * state.  Between micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes
+ * out of range); the device's. */
+MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+                                             int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                             memo_error* error);
+MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+                                              int64_t offset_bytes, const void* bytes,
+                                              int64_t n_bytes, memo_error* error);
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
+ * message NULL: the name of the status. */
+MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
+
+typedef struct memo_session_info {
+    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
+     * NULL. */
+    const memo_step_plan* plan;
+    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
+    /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
+    int64_t states_to_host_bytes, states_to_device_bytes;
+} memo_session_info;
+MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
+/* ---- 4 session: from tensors and a budget to a running step -------------------------------------
+ *
+ * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
+ * measures, plans, and opens an arena and a swap engine that fit.
+ *
+ *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
+ *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     memo_session_desc desc = {0};
+ *     desc.tensors = tensors;  desc.n_tensors = 2;
+ *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *     desc.device_bytes = (int64_t)4 << 30;
+ *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
+ *     memo_session_create(&desc, &session, &error);
+ *     for (step = 0; step < n_steps; step++) {
+ *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
+ *         update(parameters, gradients);
+ *     }
+ *
+ * Create is three steps in a row, each usable alone:
+ *
+ *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
+ *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
+ *
+ * A plan fits or says what is missing.  So a table of all policies is a loop:
+ *
+ *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+ *         desc.policy = (memo_policy)policy;
+ *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
+ *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes,
+ *                plan->shortage);
+ *         memo_step_plan_destroy(plan);
+ *     }
+ *
+ * Bits.  A run keeps the bits if recompute gives each row the bits of the first computation, for
+ * any run of whole tiles.  Products of libraries choose an algorithm by shape: compute products
+ * tile by tile in the forward too, or make the tensor WHOLE.  memo_session_verify compares the
+ * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
+ * the environment) tests this, and finds wrong sizes, orders and recomputations.
+ *
+ * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
+ * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
+ * everything between begin and end of a micro-batch.
+ *
+ *     static void step(void* user, memo_session* s) {
+ *         for (l = 0; l < L; l++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *         for (l = L - 1; l >= 0; l--) {
+ *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
+ *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             memo_session_backward_end(s, l);
+ *             memo_session_free(s, scratch);
+ *         }
+ *     }
+ *
+ * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * memo_session_get_address makes an error.  Requests are not recorded while the first step
+ * computes: a step that needs a plan to fit cannot run before there is a plan, and
+ * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
+ * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * layers may be open at a time, for fused kernels (memo.h, chapter 7).
+ *
+ * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
+ * need not check calls.  memo_session_end and memo_session_run return the error.
+ *
+ * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
+ * the calling thread computes or the session is checked. */
+
+typedef struct memo_session memo_session;
+
+/* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
+ * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
+ * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
+ * the backward.  memo_session_get_slice gives the rows.
+ *
+ *     for (l = 0; l < L; l++)
+ *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *
+ * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
+ * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
+ * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
+ * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
+ * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
+ * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+
+/* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
+ * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
+ * the host, or in a file, and comes to the device for each layer that uses the state.
+ *
+ *     static const memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
+ *                                         {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
+ *                                         {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
+ *
+ *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
+ *     memo_session_update(session, &error);            // calls desc.update for each layer
+ *
+ * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
+ * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
+ * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
+ * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * states of a layer are on the device between begin and end of the layer.  States of
+ * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
+ * LAST are there from the end of the last forward to the end of the first backward.  One layer is
+ * open at a time.
+ *
+ * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
+ * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
+ * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
+ * update the bytes of gradients have no meaning.
+ *
+ * When the update runs.  By default memo_session_update updates all layers, in a pass of its own,
+ * in which all that the update uses travels and little is computed.  With desc.update_may a plan
+ * may choose another moment, if the predicted step is shorter; the bits are the same:
+ *
+ *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
+ *                      compute.  `update` is then called in a forward of the next step; what it
+ *                      reads beside states, such as a norm of all gradients, must still be that of
+ *                      its own step.  Small values of a step (a rate, a step number) may come with
+ *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
+ *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
+ *                      all gradients does not.
+ *
+ * Deferred updates that are pending run in a pass of their own before states are read, written or
+ * filled, before a forward alone, and in memo_session_flush.  What they would change is not there
+ * before, so a trainer that reads results of `update` in memory of its own calls
+ * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
+ * deferred, because it runs beside the next forward anyway.
+ *
+ * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
+ * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
+ * device in turn, so the states of one layer travel while another layer computes.  Each place is as
+ * large as the layers there need.  On the device states take all resident states and both places.
+ * On the host they take the streamed states that are not spilled, and two places for spilled ones.
+ * Changed states go back when their layer ends; a state that no pass changes never goes back.
+ * Losses and states are the same bits, whatever is streamed.
+ *
+ * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
+ * device, while the device computes.  Then all states are streamed and none is spilled.  States
+ * that only the update uses never travel, a layer's gradients go to the host, and the next forward
+ * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
+ * shorter step.
+ *
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
+ * times are of a step of desc.micro_batches, with its update and all copies of states. */
+#define MEMO_LAYER_FIRST (-1)
+#define MEMO_STATE_FIRST (1u << 30)
+#define MEMO_STATE_LAST  (1u << 31)
+
+typedef enum memo_pass {
+    MEMO_PASS_SESSION = 0, /* as long as the session */
+    MEMO_PASS_FORWARD,
+    MEMO_PASS_BETWEEN,
+    MEMO_PASS_BACKWARD,
+    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
+    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+} memo_pass;
+
+/* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
+ * earlier micro-batch.  The trainer lists the turns of a step in `order`: the forward or the
+ * backward of a micro-batch in a chunk of layers.  Each call of memo_session_run, or of begin and
+ * end, is the next turn; after the last turn the order begins again.  1F1B of M micro-batches:
+ *
+ *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
+ *     if (ahead >= M) ahead = M - 1;
+ *     for (i = 0; i < M + ahead; i++) {
+ *         memo_turn forward = {i, 0, MEMO_PASS_FORWARD};
+ *         memo_turn backward = {i - ahead, 0, MEMO_PASS_BACKWARD};
+ *         if (i < M) order[n++] = forward;
+ *         if (i >= ahead) order[n++] = backward;
+ *     }
+ *     desc.order = order;  desc.n_order = n;
+ *     ...
+ *     for (k = 0; k < n; k++) {                         // a step
+ *         memo_batch batch = MEMO_ZERO(memo_batch);
+ *         batch.turn = order[k];                        // another turn than the next is an error
+ *         if (memo_session_run(session, &batch, &error)) ...;
+ *     }
+ *
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         int32_t i = memo_session_get_batch(s).turn.micro_batch;
+ *         if (layer == 0) receive(stage - 1, i, memo_session_get_address(s, layer, INPUT));
+ *         ... compute; the last layer sends its output ...
+ *     }
+ *
+ * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
+ * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
+ * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
+ * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
+ * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
+ * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
+ * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
+ * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
+ * the same memory.
+ *
+ *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
+ *
+ *     static void weights(void* user, memo_session* s, int32_t layer) {
+ *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
+ *     }
+ *
+ * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
+ * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
+ * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
+ * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
+ * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
+ * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
+ * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ *
+ *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
+ *                      1F1B: ahead + 1
+ *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     + n_places *     the most that buffers from forward to backward take in a chunk, each
+ *                      rounded up to 512 bytes
+ *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
+ *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
+ *     + a turn         the most that other buffers take in a turn
+ *     + SESSION        buffers that live as long as the session
+ *
+ * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
+ * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
+ * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
+ * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
+ * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
+ * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * is open at a time. */
+typedef struct memo_turn {
+    int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
+    int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
+    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+} memo_turn;
+#define MEMO_TURNS_MAX         4096
+#define MEMO_MICRO_BATCHES_MAX 1000000
+
+/* Where states are updated. */
+typedef enum memo_update {
+    MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
+                                shorter by measured times, or only that fits */
+    MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
+    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+} memo_update;
+
+/* When a trainer lets memo update them, see memo_update_at. */
+enum {
+    MEMO_MAY_DEFER = 1,
+    MEMO_MAY_FUSE = 2,
+    MEMO_MAY_NOT_PASS = 4 /* one of these two, even if a pass is faster; for comparisons */
+};
+
+/* What happens to activations between forward and backward. */
+typedef enum memo_policy {
+    MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
+    MEMO_POLICY_KEEP,      /* every tensor stays on the device */
+    MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
+    MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
+    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+} memo_policy;
+#define MEMO_N_POLICIES 6
+MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
+
+/* A buffer of device memory, requested and freed by the session, lives from the begin of layer
+ * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
+ * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
+ * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
+ * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
+ * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
+ * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
+ * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
+ * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
+ * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
+ * the micro-batch, or of the longest shape if the buffer lives as long as the session.
+ *
+ * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
+ * each other, in memory that other shapes use for other things.  So the keys and values of a
+ * generation grow from call to call, and take nothing from training.  row_bytes counts for the
+ * shape's rows. */
+typedef struct memo_session_buffer {
+    const char* name; /* shown in plans; borrowed */
+    int64_t size_bytes, row_bytes;
+    memo_pass first;
+    int32_t first_layer;
+    memo_pass last;
+    int32_t last_layer;
+    uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
+} memo_session_buffer;
+#define MEMO_EACH_LAYER           (-1)
+#define MEMO_EACH_SLICE           (-2)
+#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
+#define MEMO_IN_SHAPE(shape)      (1 + (shape))
+#define MEMO_SESSION_BUFFERS_MAX  64
+
+/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
+ * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
+ * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
+ * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
+ * each other in the desc's table.  Each takes less memory than the one before, and no less time.
+ * All must give the same bits.
+ *
+ *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
+typedef struct memo_session_alternative {
+    int32_t buffer;                /* index in the desc's buffers */
+    int64_t size_bytes, row_bytes; /* instead of the buffer's */
+    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
+     * lives.  A buffer that lives across layers counts once for each row. */
+    double s_per_row;
+} memo_session_alternative;
+#define MEMO_SESSION_ALTERNATIVES_MAX 64
+
+/* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
+ * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
+ * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
+ * no more device memory if possible.  A buffer of the whole session has one address under all. */
+typedef struct memo_shape {
+    int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+                                rows alone are moved */
+} memo_shape;
+#define MEMO_SHAPES_MAX 16
+
+/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
+ * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
+ * the calling thread computes. */
+typedef struct memo_session_output {
+    const char* name; /* shown in messages; borrowed, as the bytes are */
+    void* address;
+    int64_t size_bytes;
+    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
+} memo_session_output;
+#define MEMO_NO_OUTPUTS (-1)
+
+typedef struct memo_session_desc {
+    /* NULL: the session creates a host device, and the calling thread computes. */
+    const memo_device* device;
+    memo_stream compute_stream;
+    int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
+
+    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;        /* tokens of a micro-batch, at most */
+    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    int64_t tile_rows;     /* 0: 1 */
+    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+     * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
+     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * smaller, faster slice. */
+    int64_t slice_rows;
+    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
+     * chapter 7. */
+    int64_t routed_rows_layer, routed_rows_all;
+    const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
+    int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
+    const memo_shape* shapes; /* copied; memo_batch.shape is an index */
+    int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
+    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
+    const int32_t* layer_kinds;   /* (n_layers) */
+    const uint32_t* tensor_kinds; /* (n_tensors) */
+
+    void* user; /* first argument of every function */
+    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
+     * Called for every plan that is tried; the addresses of the last call remain valid. */
+    void (*setup)(void* user, memo_session* session);
+    /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
+    void (*step)(void* user, memo_session* session);
+    void (*forward)(void* user, memo_session* session, int32_t layer);
+    /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
+    void (*between)(void* user, memo_session* session);
+    void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    void (*weights)(void* user, memo_session* session, int32_t layer);
+    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+     * gradient, which takes the output's place.  Called before each backward of the last layer; if
+     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
+     * likewise.  NULL: nothing. */
+    void (*loss)(void* user, memo_session* session);
+    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
+     * tensors that come earlier in the table.  The function must change nothing else, such as a
+     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
+     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
+    void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                      int64_t begin, int64_t end);
+    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
+     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
+     * changes, or changes only states and other memory of the session.  0: measuring is refused
+     * unless `measuring` is set. */
+    const memo_session_output* outputs;
+    int32_t n_outputs;
+    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
+     * fifth faster than a model's weights: call memo_session_fill_states here. */
+    void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  Called before micro-batches that only
+     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
+     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
+    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
+     * recompute is called only to measure, for all rows of each tensor. */
+    int32_t backward_recomputes;
+    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
+    int32_t n_buffers;
+    const memo_session_alternative* alternatives; /* of buffers; copied */
+    int32_t n_alternatives;
+
+    /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
+     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
+     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * error, and all fail if one does.  They use the least budget of all ranks and the longest
+     * times, and choose the same rows.  Fields that must match are compared. */
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+
+    /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
+    int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
+    /* Without device_bytes: what is left to libraries, which take memory later.  0: 1 GiB or 3 % of
+     * the device, the larger, but at most half of the free memory; none on a host device, or on a
+     * device of less than 4 GiB. */
+    int64_t reserve_bytes;
+    int64_t host_bytes;          /* pinned; 0: no limit */
+    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
+    int64_t disk_bytes;          /* 0: no limit */
+    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
+     * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
+     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
+     * memory for the outputs; a checked session and memo_session_verify take memory of the device
+     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * allocated from the device. */
+    void *device_memory, *host_memory;
+
+    /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
+    const memo_state* states;
+    int32_t n_states;
+    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
+     * without states, or if update_on is HOST. */
+    void (*update)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
+     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
+     * from step to step, such as a step number, belongs in a state.  The function may only call
+     * memo_session_get_host_state.  Needs device->launch_host. */
+    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    memo_update update_on; /* 0: planned, if update_host is set */
+    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
+    int32_t states_stay;   /* 1: on the device, whatever the budgets */
+
+    memo_policy policy; /* 0: MEMO */
+    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
+     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+     * n_tensors). */
+    const int64_t* rows;
+    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
+    double alpha;
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
+     * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
+     * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
+     * life and after it.  States change only in passes that may write to them.  The first
+     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
+     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
+     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
+     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
+     * waits in every layer. */
+    int32_t is_checked;
+    memo_log log; /* a line for each phase */
+} memo_session_desc;
+
+/* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
+ * plans of the other shapes are owned by the plan. */
+typedef struct memo_step_plan {
+    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+    memo_shape shape;
+    memo_policy policy;
+    int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
+    const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
+    int32_t n_order, n_chunks, n_weight_places;
+    memo_swap_sizes sizes; /* of the swap engine */
+    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
+    int64_t device_bytes;
+    int64_t activation_bytes; /* the swap engine's */
+    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
+    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
+                                 live from forward to backward, or from there to WEIGHTS */
+    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
+    int64_t host_bytes;       /* pinned */
+    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
+    /* So many states of layers are streamed: first those that only the update uses, then gradients,
+     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
+     * so many lie in a file. */
+    int64_t n_streamed, n_spilled;
+    int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
+    int32_t update_at;         /* memo_update_at; PASS without states */
+    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
+     * desc has no alternatives. */
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
+    int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
+    memo_trace* trace;                              /* the requests of a micro-batch */
+    memo_plan* addresses;                           /* memo_plan_write_svg draws them */
+    memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    int32_t fits;
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
+} memo_step_plan;
+
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
+ * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
+ * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
+ * With states two more follow.  If there are 7 or more, copies run beside every second one, which
+ * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
+ * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
+ * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
+ * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
+ * OUT_OF_HOST_MEMORY; errors of step and the device. */
+MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+/* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
+ * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
+ * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
+ * OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan** plan, memo_error* error);
+/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
+ * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                            memo_error* error);
+/* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
+ * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
+MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       memo_session** session, memo_error* error);
+/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
+ * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
+ * the three; a policy that may need times takes outputs or `measuring` in any case. */
+MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                         memo_error* error);
+/* Waits for the compute stream. */
+MEMO_API void memo_session_destroy(memo_session* session);
+
+/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
+ * sessions: twice with every tensor kept, then in a checked session, with half of the rows swapped
+ * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
+ * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
+ * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
+ * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
+ * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
+ * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
+ * inputs and rows of which two kept steps fit.  All ranks must call this.  Finds what a checked
+ * session cannot see: a backward that reads a layer that has ended, and gradients that are zeroed
+ * in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that differ first,
+ * and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit); errors of the
+ * calls above. */
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+
+MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
+/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
+ * shape; then the sum and the maximum over shapes. */
+MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
+/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
+ * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
+ * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
+ * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
+ * tensors or other requests); OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+                                          memo_error* error);
+MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+                                         memo_step_plan** plan, memo_error* error);
+
+/* A micro-batch.  All zero: all rows, forward and backward. */
+typedef struct memo_batch {
+    int64_t n_rows;          /* 0: the shape's */
+    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
+    int32_t shape;           /* index in the desc's shapes */
+    int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
+    memo_turn turn;      /* of sessions with an order: the next turn */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
+     * of the micro-batch before. */
+    const void* values;
+    int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
+} memo_batch;
+#define MEMO_BATCH_VALUES_MAX 256
+
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
+ * open micro-batch it returns INVALID_STATE, and changes nothing. */
+MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+                                      memo_error* error);
+
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+ * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
+MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
+MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
+/* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
+MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_computes(const memo_session* session);
+/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
+/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
+MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
+MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
+
+/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+ * addresses are used; without this call there are none, and memo_session_get_address of such a
+ * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
+ * declared are an error of the session. */
+MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
+MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
+
+/* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape.  With slices:
+ * row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
+/* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
+ * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
+ * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
+ * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
+MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
+                                         void** first);
+/* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
+ * memory that harms nothing.  Call this inside the layer that uses the buffer. */
+MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
+/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
+ * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
+MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
+/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
+ * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
+ * memo_arena_alloc on memo_session_info.arena. */
+MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
+MEMO_API void memo_session_free(memo_session* session, void* address);
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
+ * changes; the bytes are there while the layer is open. */
+MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
+/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
+ * the state. */
+MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
+                                           int32_t state);
+/* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
+ * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
+ * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
+ * again.  States keep their bytes, unless the error says that the update has changed some layers:
+ * then write all states. */
+MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Runs deferred updates that are pending, between micro-batches.  Errors: as
+ * memo_session_update. */
+MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
+/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
+ * `update` of the last micro-batch of the step that it ends. */
+MEMO_API const void* memo_session_get_values(const memo_session* session);
+/* Drops the gradients since the last update, for instance if their norm is not finite: the next
+ * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+ * micro-batches.  Errors: INVALID_STATE. */
+MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+/* Calls fill for each layer, as update is called, to set states on the device: first values.  If
+ * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
+ * States that the update does not use keep their bytes.  Drops the gradients.  Between
+ * micro-batches.  Errors: as memo_session_update. */
+MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
+                                              void (*fill)(void* user, memo_session* session,
+                                                           int32_t layer),
+                                              memo_error* error);
+/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
+ * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
+ * They are read and written where they lie, without room on the device.  Waits for the compute
+ * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
+ * state.  Between micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes
+ * out of range); the device's. */
+MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+                                             int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                             memo_error* error);
+MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+                                              int64_t offset_bytes, const void* bytes,
+                                              int64_t n_bytes, memo_error* error);
+/* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
+ * message NULL: the name of the status. */
+MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
+
+typedef struct memo_session_info {
+    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
+     * NULL. */
+    const memo_step_plan* plan;
+    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
+    /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
+    int64_t states_to_host_bytes, states_to_device_bytes;
+} memo_session_info;
+MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_PLAN_H */
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
+ *
+ *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time
  *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
@@ -1313,7 +3206,10 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
- * Knows nothing of how items are planned. */
+ * Knows nothing of how items are planned.
+ *
+ * 1. A size is a multiple of the step, and more than its spare room.
+ * 2. An alignment that the step does not guarantee is a multiple of the step. */
 
 /* How a problem may be made simpler, in bits. */
 enum {
@@ -1321,60 +3217,52 @@ enum {
     MEMOI_ROUNDED = 2    /* spare room counts in the peak */
 };
 
-/* The problem without holds. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                       memo_error* error) {
-    const int is_stretched = simpler & MEMOI_STRETCHED;
-    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0, least = INT64_MAX;
-    memset(problem, 0, sizeof *problem);
-    problem->is_stretched = is_stretched;
-    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
-    problem->ranges =
-        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-    if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
+/* Adds a range to the item that is being made, unless the range is empty. */
+MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
+    if (end <= begin) return;
+    problem->ranges[problem->n_ranges].begin = begin;
+    problem->ranges[problem->n_ranges++].end = end;
+}
 
-    /* An item has a range between each two gaps.  Empty buffers need no place, so no item is made
-     * of them. */
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        memoi_item* item = &problem->items[problem->n_items];
-        int64_t time = buffer->begin, end = buffer->end;
-        memset(item, 0, sizeof *item);
-        item->first_range = problem->n_ranges;
-        for (; is_stretched && hold < plan->n_holds && plan->holds[hold].buffer == i; hold++)
-            end = memob_max(end, plan->holds[hold].until);
-        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
-            if (plan->gaps[gap].begin > time) {
-                problem->ranges[problem->n_ranges].begin = time;
-                problem->ranges[problem->n_ranges++].end = plan->gaps[gap].begin;
-            }
-            time = plan->gaps[gap].end;
-        }
-        if (end > time) {
-            problem->ranges[problem->n_ranges].begin = time;
-            problem->ranges[problem->n_ranges++].end = end;
-        }
-        item->n_ranges = problem->n_ranges - item->first_range;
-        item->size = memob_buffer_bytes(plan, i);
-        if (item->size == 0 || item->n_ranges == 0) {
-            problem->n_ranges = item->first_range;
-            continue;
-        }
-
-        item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
-        item->lifetime = end - buffer->begin;
-        item->buffer = i;
-        least = memob_min(least, item->alignment);
-        problem->n_fixed += item->fixed >= 0;
-        problem->has_gaps |=
-            item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
-        problem->n_items++;
+/* Adds the item of buffer i, with a range between each two gaps.  No item is made of an empty
+ * buffer, which needs no place.  *gap, *hold: the first of the buffer or of a later one. */
+MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
+                                  int64_t* gap, int64_t* hold) {
+    const memo_buffer* buffer = &plan->buffers[i];
+    memoi_item* item = &problem->items[problem->n_items];
+    int64_t time = buffer->begin, end = buffer->end;
+    memset(item, 0, sizeof *item);
+    item->first_range = problem->n_ranges;
+    for (; *hold < plan->n_holds && plan->holds[*hold].buffer == i; (*hold)++)
+        if (problem->is_stretched) end = memob_max(end, plan->holds[*hold].until);
+    for (; *gap < plan->n_gaps && plan->gaps[*gap].buffer == i; (*gap)++) {
+        memoi_problem_add_range(problem, time, plan->gaps[*gap].begin);
+        time = plan->gaps[*gap].end;
+    }
+    memoi_problem_add_range(problem, time, end);
+    item->n_ranges = problem->n_ranges - item->first_range;
+    item->size = memob_buffer_bytes(plan, i);
+    if (item->size == 0 || item->n_ranges == 0) {
+        problem->n_ranges = item->first_range;
+        return;
     }
 
-    /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
-     * smaller search. */
+    item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+    item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
+    item->lifetime = end - buffer->begin;
+    item->buffer = i;
+    problem->n_fixed += item->fixed >= 0;
+    problem->has_gaps |=
+        item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
+    problem->n_items++;
+}
+
+/* Rounds sizes up to the least alignment, and returns the unit: the largest number that divides all
+ * sizes and fixed offsets, because smaller numbers make a smaller search. */
+MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
+    int64_t unit = 0, least = INT64_MAX;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        least = memob_min(least, problem->items[i].alignment);
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->spare = memob_align_up(item->size, least) - item->size;
@@ -1392,11 +3280,18 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
      * break an earlier item's alignment, so the loop begins again.  The unit halves at least, so
      * that is rare. */
     for (int64_t i = 0; i < problem->n_items; i++) {
-        int64_t alignment = problem->items[i].alignment;
+        const int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
         unit = memoi_problem_gcd(unit, alignment);
         i = -1;
     }
+    return problem->n_items > 0 ? unit : 1;
+}
+
+/* Refuses what could overflow: offsets in 64 bits, indices of ranges in 32.  Finds out whether the
+ * unit guarantees all alignments. */
+MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
+    int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
@@ -1405,45 +3300,64 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
-
-    /* Refuse what could overflow: offsets in 64 bits, indices of ranges in 32. */
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
-        padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
-        memoi_problem_free(problem);
+        padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sizes, alignments and fixed offsets together may pass 2^62");
-    }
-    if (problem->n_ranges >= INT32_MAX) {
-        memoi_problem_free(problem);
+    if (problem->n_ranges >= INT32_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
             (long long)problem->n_ranges);
-    }
+    return MEMO_STATUS_OK;
+}
 
-    /* Sections replace times, because the search goes through live sets, not through requests. */
-    if (unit == 0) unit = 1; /* nothing to place */
-    problem->step = unit;
+/* Turns bytes into units.  The unit is the step, or less if sizes have spare room. */
+MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
+    int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
         unit = memoi_problem_gcd(unit, problem->items[i].spare);
     problem->unit_bytes = unit;
-    if (!memoi_problem_sections(problem)) goto no_memory;
-
-    /* Sizes in units. */
+    problem->step = step / unit;
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->size /= unit;
         item->spare /= unit;
-        item->alignment = problem->step % item->alignment ? item->alignment / unit : 1;
+        item->alignment = step % item->alignment ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
         problem->spare = memob_max(problem->spare, item->spare);
+        MEMO_ASSERT(item->spare < item->size && item->size % problem->step == 0);  /* 1 */
+        MEMO_ASSERT(item->alignment == 1 || item->alignment % problem->step == 0); /* 2 */
     }
-    problem->step /= unit;
-    if (!memoi_problem_bounds(problem)) goto no_memory;
-    return MEMO_STATUS_OK;
-no_memory:
-    memoi_problem_free(problem);
-    return memob_no_memory(error, "the planning problem");
+}
+
+/* Makes the problem without holds.  Errors: no memory; sizes or counts that are too large. */
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                       memo_error* error) {
+    int64_t gap = 0, hold = 0, step;
+    memo_status status;
+    memset(problem, 0, sizeof *problem);
+    problem->is_stretched = simpler & MEMOI_STRETCHED;
+    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
+    problem->ranges =
+        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
+    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    status = problem->items && problem->ranges && problem->neighbors
+                 ? MEMO_STATUS_OK
+                 : memob_no_memory(error, "the planning problem");
+
+    /* In bytes and times first. */
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
+        memoi_problem_add_item(problem, plan, i, &gap, &hold);
+    step = memoi_problem_unit(problem, simpler);
+    if (!status) status = memoi_problem_check(problem, step, error);
+
+    /* Sections replace times, because the search goes through live sets, not through requests. */
+    if (!status) memoi_problem_scale(problem, step);
+    if (!status && (!memoi_problem_sections(problem) || !memoi_problem_bounds(problem)))
+        status = memob_no_memory(error, "the planning problem");
+    if (status) memoi_problem_free(problem);
+    return status;
 }
 
 /* --- >>holds ---
@@ -1498,6 +3412,17 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
  * of some items of another.  Knows nothing of engines. */
+
+/* The orders of the portfolio, each a permutation of the items. */
+typedef enum memoi_item_order {
+    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
+    MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_SIZE,         /* largest, then longest */
+    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
+    MEMOI_N_ORDERS,
+    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
+} memoi_item_order;
 
 /* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
@@ -1667,16 +3592,66 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
     fill[j]++;
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
+/* Lists all pairs in two passes, counts and then lists, so that all lists share one array. */
+MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t n = problem->n_items;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t last = memoi_neighbors_item_last(problem, i);
+            for (int64_t j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
+        }
+        for (int64_t k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
+        for (int64_t i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+    for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
+}
+
+/* Moves the fixed items to the front of each list, the lowest first.  fill, order and sorted are
+ * scratch: an entry an item, an item, and a neighbor. */
+MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
+                                int32_t* sorted) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t* first = neighbors->first;
+    const int64_t n = problem->n_items;
+    int64_t j, k;
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = first[i];
+    }
+    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each list in the order of all items; then the free items go back behind the fixed items, in
+     * the order that they had. */
+    for (int64_t i = 0; i < n; i++)
+        for (j = order[i].index, k = first[j]; k < first[j + 1]; k++)
+            sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t* list = neighbors->list + first[i];
+        for (k = j = 0; k < first[i + 1] - first[i]; k++)
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
+    }
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long: callers then do
+ * without. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, j, k;
+    const int64_t n = problem->n_items;
+    int64_t n_entries;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
@@ -1684,7 +3659,7 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
-    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
     sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -1695,43 +3670,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
-
-    /* Two passes, counts and then lists, so that all lists share one array. */
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++)
-                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
-                    memoi_neighbors_add(neighbors, fill, i, j, pass);
-        }
-        for (k = 0; k < problem->n_held; k++)
-            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
-                                pass);
-        for (int64_t i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-
-    /* Fixed items enter the lists of their neighbors first, the lowest first. */
-    for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
-        fill[i] = neighbors->first[i];
-    }
-    if (problem->n_fixed > 0) {
-        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-        for (int64_t i = 0; i < n; i++)
-            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    }
-    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
-        int32_t* list = neighbors->list + neighbors->first[i];
-        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
-        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
-    }
+    memoi_neighbors_fill(problem, fill);
+    if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
     return 1;
 }
@@ -1750,193 +3690,91 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
     return offset;
 }
 
-/* --- >>unplaced ---
- * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
- *
- * Which unplaced item comes first among the items that live within an interval of sections?  An
- * item is a point: its begin and its end.  Points lie along a curve that visits one quarter of the
- * plane after the other, and so on within each quarter (Morton's order).  So a stretch of the curve
- * is about a square, and an interval cuts few nodes of a tree over stretches. */
+/* --- >>pack doors ---
+ * The calls by which the planner takes engines for puzzles and for several streams from
+ * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
-enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
+struct memoi_search;
+struct memoi_exact;
+struct memoi_greedy;
+struct memoi_loop;
 
-typedef struct memoi_box { /* of points */
-    int32_t least_begin, largest_begin, least_end, largest_end;
-} memoi_box;
+/* memo_plan_solve, for what plans smaller plans on its way. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
-typedef struct memoi_unplaced {
-    int64_t n_leaves;
-    int32_t *begin, *end, *turn; /* at a place on the curve; turn INT32_MAX: not unplaced */
-    memoi_box* box;              /* of a node: of all its items, placed or not */
-    int32_t* least_turn;         /* of a node */
-    int32_t* place_of;           /* of an item: on the curve */
-    int32_t* first_place;        /* of a section: items that end before the section come earlier */
-} memoi_unplaced;
+#ifdef MEMO_PACK
 
-/* The place of a point on the curve: the bits of both in turn. */
-MEMOI int64_t memoi_unplaced_key(int64_t begin, int64_t end) {
-    uint64_t both[2];
-    both[0] = (uint64_t)begin;
-    both[1] = (uint64_t)end;
-    for (int k = 0; k < 2; k++) { /* a zero behind each bit */
-        both[k] = (both[k] | both[k] << 16) & 0x0000ffff0000ffffu;
-        both[k] = (both[k] | both[k] << 8) & 0x00ff00ff00ff00ffu;
-        both[k] = (both[k] | both[k] << 4) & 0x0f0f0f0f0f0f0f0fu;
-        both[k] = (both[k] | both[k] << 2) & 0x3333333333333333u;
-        both[k] = (both[k] | both[k] << 1) & 0x5555555555555555u;
-    }
-    return (int64_t)(both[0] << 1 | both[1]);
-}
+/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
+MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
+/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
+ * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
+MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
+MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* The style of a run: its order of ties, and how tight a section is. */
+MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
+                                  int64_t n_choices);
+/* The highest offset on which a set of items can be stacked within the capacity, or a higher
+ * offset; -1: none.  most: that offset without alignments, which leave holes. */
+MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
+/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
+ * all items without alignments. */
+MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                              int64_t most);
+/* A search has an answer; did another search side by side answer earlier? */
+MEMOI void memoi_pack_answer(struct memoi_search* search);
+MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
+/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
+/* More greedy runs, for a problem that is not easy. */
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
+/* More engines in a round, each with so many nodes. */
+MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
+/* Buys waits; solve: plans with some of them. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
+                                 memo_error* error);
 
-MEMOI void memoi_box_add(memoi_box* box, const memoi_box* other) {
-    if (other->least_begin < box->least_begin) box->least_begin = other->least_begin;
-    if (other->largest_begin > box->largest_begin) box->largest_begin = other->largest_begin;
-    if (other->least_end < box->least_end) box->least_end = other->least_end;
-    if (other->largest_end > box->largest_end) box->largest_end = other->largest_end;
-}
+#else
 
-/* The boxes of all nodes, from the leaves up. */
-MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
-    static const memoi_box empty = {INT32_MAX, -1, INT32_MAX, -1};
-    for (int64_t k = 0; k < 2 * unplaced->n_leaves; k++) unplaced->box[k] = empty;
-    for (int64_t k = 0; k < n; k++) {
-        memoi_box point;
-        point.least_begin = point.largest_begin = unplaced->begin[k];
-        point.least_end = point.largest_end = unplaced->end[k];
-        memoi_box_add(&unplaced->box[unplaced->n_leaves + k / MEMOI_UNPLACED_BLOCK], &point);
-    }
-    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 1; k--)
-        memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
-}
+#define memoi_pack_pose(plan, problem)                 1
+#define memoi_pack_attempt(exact, capacity, n_nodes)   (-1)
+#define memoi_pack_forget(exact)                       ((void)(exact))
+#define memoi_pack_style(search, run)                  ((void)(run), MEMOI_ORDER_SECTIONS)
+#define memoi_pack_tightness(search, s, slack, n)      (((slack) + 1) * (double)(n))
+#define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
+#define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
+#define memoi_pack_answer(search)                      ((void)(search))
+#define memoi_pack_is_overtaken(search)                0
+#define memoi_pack_sweep(greedy, target, best)         1
+#define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
+#define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
+#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
+                   "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
+                   "implementation of memo_plan.h")
 
-/* The arrays belong to a.  0: no memory. */
-MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
-                                memob_arrays* a) {
-    int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
-    memob_keyed* curve = MEMOB_ARRAY(a, memob_keyed, n);
-    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
-    n_places = n_leaves * MEMOI_UNPLACED_BLOCK;
-    unplaced->n_leaves = n_leaves;
-    unplaced->begin = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->end = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->box = MEMOB_ARRAY(a, memoi_box, 2 * n_leaves);
-    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->place_of = MEMOB_ARRAY(a, int32_t, n);
-    unplaced->first_place = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
-    if (a->failed) return 0;
-
-    /* Items along the curve. */
-    for (k = 0; k < n; k++) {
-        curve[k].key = memoi_unplaced_key(problem->items[k].begin, problem->items[k].until);
-        curve[k].index = k;
-    }
-    memob_keyed_sort(curve, n);
-    for (k = 0; k < n; k++) {
-        unplaced->place_of[curve[k].index] = (int32_t)k;
-        unplaced->begin[k] = (int32_t)problem->items[curve[k].index].begin;
-        unplaced->end[k] = (int32_t)problem->items[curve[k].index].until;
-    }
-    for (s = 0, k = 0; s <= problem->n_sections; s++) {
-        while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
-        unplaced->first_place[s] = (int32_t)k;
-    }
-    for (; k < n_places; k++) unplaced->turn[k] = INT32_MAX;
-    memoi_unplaced_boxes(unplaced, n);
-    return 1;
-}
-
-/* Sets the least turn of a leaf. */
-MEMOI int32_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t leaf) {
-    const int32_t* turns = unplaced->turn + leaf * MEMOI_UNPLACED_BLOCK;
-    int32_t least = INT32_MAX;
-    for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) least = turns[k] < least ? turns[k] : least;
-    return unplaced->least_turn[unplaced->n_leaves + leaf] = least;
-}
-
-/* Sets the least turn of a node from its children. */
-MEMOI int32_t memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int32_t* child = &unplaced->least_turn[2 * node];
-    return unplaced->least_turn[node] = child[0] < child[1] ? child[0] : child[1];
-}
-
-/* Call this after all turns are set. */
-MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
-    for (int64_t k = 0; k < unplaced->n_leaves; k++) memoi_unplaced_leaf(unplaced, k);
-    for (int64_t k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
-}
-
-/* Sets the turn of a place, INT32_MAX without an item that waits. */
-MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t place, int32_t turn) {
-    int64_t node = unplaced->n_leaves + place / MEMOI_UNPLACED_BLOCK;
-    int32_t before = unplaced->least_turn[node];
-    unplaced->turn[place] = turn;
-    if (memoi_unplaced_leaf(unplaced, place / MEMOI_UNPLACED_BLOCK) == before) return;
-    for (node /= 2; node > 0; node /= 2) { /* as far as something changes */
-        before = unplaced->least_turn[node];
-        if (memoi_unplaced_join(unplaced, node) == before) return;
-    }
-}
-
-/* The least turn, if below best, of the items below the node that live within [begin, end). */
-MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t begin,
-                                   int32_t end, int32_t best) {
-    const memoi_box* box = &unplaced->box[node];
-    int32_t turn = unplaced->least_turn[node];
-    if (turn >= best || box->largest_begin < begin || box->least_end > end) return best;
-    if (box->least_begin >= begin && box->largest_end <= end) return turn;
-    if (node < unplaced->n_leaves) { /* the child with the least turn first */
-        int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
-        best = memoi_unplaced_below(unplaced, child, begin, end, best);
-        best = memoi_unplaced_below(unplaced, child ^ 1, begin, end, best);
-    } else {
-        int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-        const int32_t *begins = unplaced->begin + first, *ends = unplaced->end + first;
-        const int32_t* turns = unplaced->turn + first;
-        for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
-            int32_t here = turns[k];
-            here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
-            best = here < best ? here : best;
-        }
-    }
-    return best;
-}
-
-/* The least turn of the items that live within [begin, end), or INT32_MAX.  From the leaves up,
- * since most intervals are short. */
-MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    int64_t left = unplaced->first_place[begin] / MEMOI_UNPLACED_BLOCK;
-    int64_t right = (unplaced->first_place[end] + MEMOI_UNPLACED_BLOCK - 1) / MEMOI_UNPLACED_BLOCK;
-    int32_t best = INT32_MAX;
-    left += unplaced->n_leaves;
-    right += unplaced->n_leaves;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) best = memoi_unplaced_below(unplaced, left++, begin, end, best);
-        if (right & 1) best = memoi_unplaced_below(unplaced, --right, begin, end, best);
-    }
-    return best;
-}
+#endif
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
- * Knows: the problem and orders of its items.  Knows nothing of plans found before.
- *
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Lowest offset: take the unplaced item that can lie lowest, ties by an order;
- * put it there.  Sweep: take the items in order of time, from the fullest section both ways.
+ * step of a program.  Door: memoi_greedy_solve.  Knows nothing of plans found before.
  *
- * Both take no notice of gaps, and place all items above the fixed items.  Then every item lives in
- * one piece, and both are fast for any number of items. */
+ * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
+ * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
+ * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.  (Plans in
+ * which items wait until a plateau reaches their alignment are higher.)
+ *
+ * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
+ * and a run is fast for any number of items.
+ *
+ * 1. The plateaus cover all sections, each of which belongs to one of them.
+ * 2. An item is placed once, on the top of a plateau in which it lives.
+ * 3. A turn on the tree belongs to an unplaced item; the least turn of a node is one of its own. */
 
-/* The orders of the portfolio, each a permutation of the items. */
-typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
-    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
-    MEMOI_N_ORDERS,
-    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
-} memoi_item_order;
+MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* --- orders --- */
 
 typedef struct memoi_ranked {
     double first, second;
@@ -1986,6 +3824,127 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
+/* --- unplaced items ---
+ * Which unplaced item comes first in the order, among the items that live within an interval of
+ * sections?  Items are ordered by begin, so those that begin in the interval follow each other.  A
+ * tree over blocks of items finds the least turn of those that end there, too. */
+
+enum { MEMOI_UNPLACED_BLOCK = 16 }; /* items of a leaf; a smaller tree stays in the cache */
+
+typedef struct memoi_unplaced {
+    int64_t n_leaves;
+    int32_t *end, *turn;             /* of an item; turn INT32_MAX: it is placed, or waits */
+    int32_t *least_turn, *least_end; /* of a node: of its unplaced items */
+    int32_t* largest_end;            /* of a node: of all its items */
+    int32_t* first_item;             /* of a section: the first item that begins there or later */
+} memoi_unplaced;
+
+/* The arrays belong to a.  0: no memory. */
+MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
+                                memob_arrays* a) {
+    const int64_t n = problem->n_items;
+    int64_t n_leaves = 1, i = 0;
+    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
+    unplaced->n_leaves = n_leaves;
+    unplaced->end = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
+    if (a->failed) return 0;
+
+    for (int64_t s = 0; s <= problem->n_sections; s++) {
+        while (i < n && problem->items[i].begin < s) i++;
+        unplaced->first_item[s] = (int32_t)i;
+    }
+    for (int64_t k = 0; k < n_leaves * MEMOI_UNPLACED_BLOCK; k++) {
+        int32_t* largest = &unplaced->largest_end[n_leaves + k / MEMOI_UNPLACED_BLOCK];
+        unplaced->end[k] = k < n ? (int32_t)problem->items[k].until : INT32_MAX;
+        unplaced->turn[k] = INT32_MAX;
+        if (unplaced->end[k] > *largest) *largest = unplaced->end[k];
+    }
+    for (int64_t k = 2 * n_leaves - 1; k > 1; k--)
+        if (unplaced->largest_end[k] > unplaced->largest_end[k / 2])
+            unplaced->largest_end[k / 2] = unplaced->largest_end[k];
+    return 1;
+}
+
+/* Sets the least turn and end of a node from its items, or from its children; returns 1 if they
+ * change. */
+MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
+    const int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
+    int32_t turn = INT32_MAX, end = INT32_MAX;
+    int is_new;
+    for (int64_t i = first; first >= 0 && i < first + MEMOI_UNPLACED_BLOCK; i++) {
+        turn = memoi_least(turn, unplaced->turn[i]);
+        end = memoi_least(end, unplaced->turn[i] < INT32_MAX ? unplaced->end[i] : INT32_MAX);
+    }
+    for (int64_t k = 2 * node; first < 0 && k < 2 * node + 2; k++) {
+        turn = memoi_least(turn, unplaced->least_turn[k]);
+        end = memoi_least(end, unplaced->least_end[k]);
+    }
+    is_new = unplaced->least_turn[node] != turn || unplaced->least_end[node] != end;
+    unplaced->least_turn[node] = turn;
+    unplaced->least_end[node] = end;
+    return is_new;
+}
+
+/* Call this after all turns are set. */
+MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
+    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+}
+
+/* Sets the turn of an item; INT32_MAX: it no longer waits. */
+MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
+    int64_t node = unplaced->n_leaves + i / MEMOI_UNPLACED_BLOCK;
+    unplaced->turn[i] = turn;
+    while (node > 0 && memoi_unplaced_join(unplaced, node)) node /= 2;
+}
+
+/* The least turn, if below best, of the items from first to last - 1 that end by `end`. */
+MEMOI int32_t memoi_unplaced_scan(const memoi_unplaced* unplaced, int64_t first, int64_t last,
+                                  int32_t end, int32_t best) {
+    for (int64_t i = first; i < last; i++) {
+        const int32_t here = unplaced->end[i] <= end ? unplaced->turn[i] : INT32_MAX;
+        best = memoi_least(best, here);
+    }
+    return best;
+}
+
+/* As memoi_unplaced_scan, of the items of a node. */
+MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t end,
+                                   int32_t best) {
+    const int32_t turn = unplaced->least_turn[node];
+    if (turn >= best || unplaced->least_end[node] > end) return best;
+    if (unplaced->largest_end[node] <= end) return turn;
+    if (node < unplaced->n_leaves) { /* the child with the least turn first */
+        const int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
+        best = memoi_unplaced_below(unplaced, child, end, best);
+        return memoi_unplaced_below(unplaced, child ^ 1, end, best);
+    }
+    node = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
+    return memoi_unplaced_scan(unplaced, node, node + MEMOI_UNPLACED_BLOCK, end, best);
+}
+
+/* The least turn of the items that live within [begin, end), or INT32_MAX. */
+MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
+    const int64_t first = unplaced->first_item[begin], last = unplaced->first_item[end];
+    const int64_t from = memob_min(memob_align_up(first, MEMOI_UNPLACED_BLOCK), last);
+    const int64_t to = memob_max(last - last % MEMOI_UNPLACED_BLOCK, from);
+    int64_t left = unplaced->n_leaves + from / MEMOI_UNPLACED_BLOCK;
+    int64_t right = unplaced->n_leaves + to / MEMOI_UNPLACED_BLOCK;
+    int32_t best = memoi_unplaced_scan(unplaced, first, from, end, INT32_MAX);
+    best = memoi_unplaced_scan(unplaced, to, last, end, best);
+    for (; to > from && left < right; left /= 2, right /= 2) { /* most intervals are short */
+        if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
+        if (right & 1) best = memoi_unplaced_below(unplaced, --right, end, best);
+    }
+    return best;
+}
+
+/* --- lowest offset --- */
+
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
@@ -1996,6 +3955,7 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 typedef struct memoi_greedy {
     const memoi_problem* problem;
     const memoi_deadline* clock;
+    int32_t is_needed; /* there is no plan yet, so the run goes on when time is up */
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -2029,6 +3989,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 /* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
 MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
     const double now = memob_now_s(), n = (double)greedy->problem->n_items;
+    if (greedy->is_needed) return 0;
     return memoi_deadline_is_over(greedy->clock) ||
            (n_placed >= MEMOI_GREEDY_PACE &&
             begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
@@ -2056,16 +4017,6 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
           memoi_greedy_compare_ranked);
 }
-
-/* --- >>lowest offset ---
- * Knows: the tops of placed items.  Knows nothing of holes below them.
- *
- * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
- * the lowest plateau.  If no item does, nothing can fill that plateau, so the plateau rises to its
- * lower neighbor.
- *
- * An aligned item leaves a hole below itself.  (Plans in which items wait until a plateau reaches
- * their alignment are higher.) */
 
 /* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
 MEMOI void memoi_plateau_set(memoi_greedy* greedy, int64_t begin, int64_t top) {
@@ -2148,8 +4099,7 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     int64_t n = problem->n_items, i;
     for (int64_t rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
-        greedy->unplaced.turn[greedy->unplaced.place_of[i]] =
-            item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        greedy->unplaced.turn[i] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
         greedy->offsets[i] = item->fixed;
     }
     if (n == 0) return;
@@ -2173,7 +4123,7 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     }
     item = &greedy->problem->items[i = greedy->ranked[rank].index];
     offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-    memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+    memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
     return 1;
 }
@@ -2191,201 +4141,6 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* --- >>sweep ---
- * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
- *
- * A plan at once, exact where memory is scarcest.  The items of the fullest section form a stack,
- * the first to end at the bottom.  From there a pass goes forward in time, and another pass
- * backward, as if time were mirrored.  Each item goes into a hole between live items, beside the
- * item whose end is closest to its own: items that end together leave a single hole.  The smaller
- * the rest of the hole, the better.  Every item stays above all fixed items.
- *
- * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
- * of a step does not depend on the number of items. */
-
-enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
-
-/* A live item, by address.  The hole below it, if there is one, is in a bin. */
-typedef struct memoi_tenant {
-    int32_t below, above;
-    int32_t previous, next; /* in the bin; -1: none */
-    int32_t end;            /* a section, in the direction of the pass */
-} memoi_tenant;
-
-typedef struct memoi_sweep {
-    const memoi_problem* problem;
-    int64_t* offsets;
-    memob_keyed *stack, *begins, *ends;
-    int64_t n_stack;
-    double near; /* share of a life within which ends are near; the cost of others is quadratic */
-    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
-    int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
-} memoi_sweep;
-
-/* Eight bins for each power of two. */
-MEMOI int memoi_sweep_bin(int64_t size) {
-    int shift = 0;
-    while (size >> shift >= 16) shift++;
-    return 8 * shift + (int)(size >> shift);
-}
-
-/* The hole below an item; the last block has one below the bound. */
-MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
-    const memoi_problem* problem = sweep->problem;
-    const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
-    memoi_range hole;
-    hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
-    hole.end = i < n ? sweep->offsets[i] : memob_align_up(problem->lower_bound, problem->step);
-    return hole;
-}
-
-/* Puts the hole below an item into its bin, or takes it out. */
-MEMOI void memoi_sweep_list(memoi_sweep* sweep, int32_t i, int is_new) {
-    memoi_tenant* block = &sweep->blocks[i];
-    const memoi_range hole = memoi_sweep_hole(sweep, i);
-    int32_t* first;
-    if (hole.end <= hole.begin) return;
-    first = &sweep->bins[memoi_sweep_bin(hole.end - hole.begin)];
-    if (is_new) {
-        block->previous = -1;
-        block->next = *first;
-        *first = i;
-        if (block->next >= 0) sweep->blocks[block->next].previous = i;
-    } else {
-        if (block->next >= 0) sweep->blocks[block->next].previous = block->previous;
-        *(block->previous >= 0 ? &sweep->blocks[block->previous].next : first) = block->next;
-    }
-}
-
-MEMOI void memoi_sweep_put(memoi_sweep* sweep, int32_t i, int32_t above, int64_t offset) {
-    const int32_t below = sweep->blocks[above].below;
-    memoi_sweep_list(sweep, above, 0);
-    sweep->offsets[i] = offset;
-    sweep->blocks[i].below = below;
-    sweep->blocks[i].above = above;
-    sweep->blocks[below].above = sweep->blocks[above].below = i;
-    memoi_sweep_list(sweep, i, 1);
-    memoi_sweep_list(sweep, above, 1);
-}
-
-MEMOI void memoi_sweep_free(memoi_sweep* sweep, int32_t i) {
-    const int32_t below = sweep->blocks[i].below, above = sweep->blocks[i].above;
-    memoi_sweep_list(sweep, i, 0);
-    memoi_sweep_list(sweep, above, 0);
-    sweep->blocks[below].above = above;
-    sweep->blocks[above].below = below;
-    memoi_sweep_list(sweep, above, 1);
-}
-
-/* Places an item into the best of the smallest holes.  An item that fits no hole, or is stacked,
- * goes on top of all live items. */
-MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
-    const memoi_item* item = &sweep->problem->items[i];
-    int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
-    int64_t offset = memob_align_up(memoi_sweep_hole(sweep, above).begin, item->alignment);
-    int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
-    const double near = sweep->near * (double)(item->until - item->begin);
-    double least = HUGE_VAL;
-
-    /* The hole and the side with the least cost: an end near the neighbor's, little left over. */
-    for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
-        for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
-            const memoi_range hole = memoi_sweep_hole(sweep, k);
-            const int64_t low = memob_align_up(hole.begin, item->alignment);
-            const int64_t high = (hole.end - item->size) / item->alignment * item->alignment;
-            if (low + item->size > hole.end) continue;
-            for (side = 0; side < 2; side++, looks++) {
-                const int32_t neighbor = side ? k : sweep->blocks[k].below;
-                double apart =
-                    fabs((double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end);
-                double rest = (double)(hole.end - hole.begin - item->size + item->size / 64 + 1);
-                double cost = (apart * (apart > near ? apart : near) + 1) * rest;
-                if (cost >= least) continue;
-                least = cost;
-                above = k;
-                offset = side ? high : low;
-            }
-        }
-    }
-    memoi_sweep_put(sweep, i, above, offset);
-}
-
-/* Stacks the items of a section, and places all that begin behind it, in their order. */
-MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward) {
-    const memoi_problem* problem = sweep->problem;
-    const int64_t n = problem->n_items, n_sections = problem->n_sections;
-    const int64_t from = is_backward ? n_sections - 1 - section : section;
-    memob_keyed *begins = sweep->begins, *ends = sweep->ends;
-    memoi_tenant* last = &sweep->blocks[n];
-    int64_t n_free = 0, over = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const memoi_item* item = &problem->items[i];
-        if (item->fixed >= 0) continue;
-        begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
-        ends[n_free].key = is_backward ? n_sections - item->begin : item->until;
-        sweep->blocks[i].end = (int32_t)ends[n_free].key;
-        begins[n_free].index = ends[n_free].index = i;
-        n_free++;
-    }
-    memob_keyed_sort(begins, n_free);
-    memob_keyed_sort(ends, n_free);
-    memset(sweep->bins, -1, sizeof sweep->bins);
-    last->below = last->above = (int32_t)n;
-    last->end = INT32_MAX;
-    memoi_sweep_list(sweep, (int32_t)n, 1);
-    for (int64_t k = 0; k < sweep->n_stack; k++)
-        memoi_sweep_place(sweep, (int32_t)sweep->stack[k].index, 1);
-
-    /* Items that end at a section are over before others begin there. */
-    while (over < n_free && ends[over].key <= from) over++;
-    for (int64_t k = 0; k < n_free; k++) {
-        if (begins[k].key <= from) continue;
-        for (; ends[over].key <= begins[k].key; over++)
-            memoi_sweep_free(sweep, (int32_t)ends[over].index);
-        memoi_sweep_place(sweep, (int32_t)begins[k].index, 0);
-    }
-}
-
-/* Sets all offsets.  near: 0, or a share of an item's life (memoi_sweep).  0: no memory. */
-MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* offsets) {
-    const int64_t n = problem->n_items;
-    int64_t fullest = 0;
-    int ok;
-    memob_arrays a = MEMO_ZERO(memob_arrays);
-    memoi_sweep sweep;
-    memset(&sweep, 0, sizeof sweep);
-    sweep.problem = problem;
-    sweep.near = near;
-    sweep.offsets = offsets;
-
-    sweep.stack = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.begins = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.ends = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.blocks = MEMOB_ARRAY(&a, memoi_tenant, n + 1);
-    ok = !a.failed;
-    if (ok) {
-        for (int64_t i = 1; i < problem->n_sections; i++)
-            if (problem->section_bounds[i] > problem->section_bounds[fullest]) fullest = i;
-        for (int64_t i = 0; i < n; i++) {
-            const memoi_item* item = &problem->items[i];
-            offsets[i] = item->fixed;
-            if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
-            sweep.stack[sweep.n_stack].key = item->until;
-            sweep.stack[sweep.n_stack++].index = i;
-        }
-
-        memob_keyed_sort(sweep.stack, sweep.n_stack);
-        memoi_sweep_pass(&sweep, fullest, 0);
-        memoi_sweep_pass(&sweep, fullest, 1);
-    }
-    memob_arrays_free(&a);
-    return ok;
-}
-
-/* --- >>greedy runs ---
- * The door of greedy: memoi_greedy_solve runs sweeps, and lowest offset in several orders, until a
- * plan meets the target.  Knows nothing of searches. */
-
 enum { MEMOI_GREEDY_RUNS = 5 };
 
 /* Ranks the items for a run of lowest offset. */
@@ -2399,84 +4154,34 @@ MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
         memoi_greedy_order_items(greedy->problem, orders[run], NULL, greedy->ranked);
 }
 
-/* Two sweeps; only the first if its plan meets the target, or time is up.  0: no memory. */
-MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
-    static const double near[] = {0, 0.125}; /* queues; lives of any length */
-    for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
-        if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
-        memoi_solution_offer(greedy->problem, greedy->offsets, best);
-    }
-    return 1;
-}
-
-/* Runs number first to last - 1, until a plan meets the target or time is up.  There is always a
- * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
- * with sweeps.  A run is given up as soon as it would last too long. */
+/* Runs number first to last - 1, until a plan meets the target or time is up.  extras/memo_pack.h
+ * plans a problem that is not small at once.  A run is given up as soon as it would last too long,
+ * unless there is no plan yet. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
-        ok = memoi_greedy_sweep(&greedy, target, best);
+        ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        if (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock)) break;
+        greedy.is_needed = best->peak == INT64_MAX;
+        if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
         memoi_greedy_rank(&greedy, run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
-    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, target, best);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
-/* --- >>pack doors ---
- * The calls by which the planner takes engines for puzzles and for several streams from
- * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
-
-struct memoi_exact;
-struct memoi_loop;
-
-/* memo_plan_solve, for what plans smaller plans on its way. */
-typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
-
-#ifdef MEMO_PACK
-
-/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
-MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
-/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
- * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
-MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
-MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* More greedy runs, for a problem that is not easy. */
-MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
-/* More engines in a round, each with so many nodes. */
-MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
-/* Buys waits; solve: plans with some of them. */
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error);
-
-#else
-
-#define memoi_pack_pose(plan, problem)               1
-#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
-#define memoi_pack_forget(exact)                     ((void)(exact))
-#define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
-#define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
-#define memoi_pack_buy(plan, desc, solve, error)                                                   \
-    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
-                   "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
-                   "implementation of memo_plan.h")
-
-#endif
-
 /* ---- >>exact search -----------------------------------------------------------------------------
- * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
+ * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
+ * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
  *
- * Is there a plan within the capacity?  Among all plans take one whose offsets have the least sum.
- * In that plan every item lies at 0, right on top of an item below, or where the item is fixed.  So
- * the plan is reached by placing items upwards, each at its *minimum*, the top of its placed
- * neighbors.  (Neighbors: items that overlap in time.)
+ * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
+ * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
+ * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
+ * overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -2501,22 +4206,22 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
  * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
  * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
- */
+ *
+ * Runs.  Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So
+ * runs are short and grow slowly.  They differ in the order of the items, in the rule for tight
+ * sections, and in whether sections that failed often go first.
+ *
+ * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
+ * 2. Members of a section can be its lowest, or are lifted.
+ * 3. The sums and counts of a section are those of its unplaced items, and never negative.
+ * 4. The item to branch on lies on the floor, and is neither placed nor blocked.
+ * 5. A node that fails leaves the search as it was. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
     MEMOI_FOUND,
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
-
-/* Which of several items at the floor comes next: the one that meets the tightest section, that
- * with the least */
-typedef enum memoi_tightness {
-    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_SLACK,    /* room left over */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_N_TIGHTNESSES
-} memoi_tightness;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -2601,13 +4306,12 @@ typedef struct memoi_search {
 
     /* the run */
     int64_t capacity;
-    int32_t* rank;        /* of an item, the last tie break */
-    double* weight;       /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;      /* scratch */
-    int32_t* lifted;      /* scratch */
-    memoi_ranked* ranked; /* scratch */
-    memoi_tightness tightness;
-    int32_t use_weights;
+    int32_t* rank;                   /* of an item, the last tie break */
+    double* weight;                  /* of a section: 1 + how often the section failed lately */
+    int32_t* sorted;                 /* scratch */
+    int32_t* lifted;                 /* scratch */
+    memoi_ranked* ranked;            /* scratch */
+    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -2660,12 +4364,7 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-enum {
-    MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
-    MEMOI_BASES_FIRST = 1 << 12,
-    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
-    MEMOI_BASES_MOST = 1 << 19
-};
+enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
 
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
@@ -2732,20 +4431,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     return 1;
 }
 
-/* --- >>search state ---
- * Changes the state of the exact search, places an item, and undoes changes.  Knows nothing of why
- * they are made. */
-
-typedef struct memoi_search_moment {
-    int64_t n_changes, n_old_looks;
-} memoi_search_moment;
-
-MEMOI memoi_search_moment memoi_search_now(const memoi_search* search) {
-    memoi_search_moment now;
-    now.n_changes = search->n_changes;
-    now.n_old_looks = search->n_old_looks;
-    return now;
-}
+/* --- a node: its state, how an item is placed, and how changes are undone --- */
 
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
@@ -2772,7 +4458,8 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
-/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
+ * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
 #ifndef MEMOI_PROVE
 #define MEMOI_PROVE(search, step, a, b) 1
 #endif
@@ -2784,18 +4471,22 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
-        for (int64_t s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
+        for (int64_t s = range->begin; s < range->end; s++) {
+            search->n_unplaced[s] += sign;
+            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 3 */
+        }
     }
     for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
-MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
-    while (search->n_old_looks > moment.n_old_looks) {
+/* Undoes all but so many changes and looks. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
+    while (search->n_old_looks > n_old_looks) {
         const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
         search->looks[old->section] = old->look;
     }
-    while (search->n_changes > moment.n_changes) {
+    while (search->n_changes > n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
         if (change->kind != MEMOI_CHANGE_STALE)
             search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
@@ -2828,6 +4519,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     if (item->fixed >= 0) return 0;
     bound = memoi_neighbors_clear(search->problem, i, bound);
     if (memoi_item_top(item, bound) > search->capacity) return 0;
+    MEMO_ASSERT(bound >= search->minimum[i] && !search->is_placed[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
     memoi_search_touch(search, i);
@@ -2839,6 +4531,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
     const int64_t* first = search->neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
+    MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
@@ -2860,9 +4553,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- >>pruning ---
- * Shows that a node of the exact search cannot lead to a plan: raises the bounds of items by the
- * rules head, lift, stack and block, and remembers failures.  Knows nothing of branching. */
+/* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept for the next time: from node to node an order hardly
@@ -2884,122 +4575,94 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The largest spare room of a set of items. */
-MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
-    int64_t most = 0;
-    for (; set && search->problem->spare > 0; set &= set - 1)
-        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
-    return most;
+/* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
+ * where these would end.  Lists the other members in search->lifted, and sets *highest to the
+ * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
+MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
+                                memoi_look* look, int64_t* highest) {
+    const int32_t* members = search->members + search->first_member[s];
+    const int64_t* bound = search->bound;
+    const int64_t most = search->capacity - search->unplaced_sum[s], n = search->n_unplaced[s];
+    int64_t lowest = INT64_MAX, n_lifted = 0, m, k;
+    look->least_end = look->second_end = INT64_MAX;
+    look->least_item = -1;
+    look->n_choices = 0;
+
+    /* Placed members lie between the others. */
+    for (m = 0, k = 0; k < n; m++) {
+        const int32_t i = members[m];
+        const int64_t end = bound[i] + search->size[i];
+        if (search->is_placed[i]) continue;
+        k++;
+        if (bound[i] > *highest) *highest = bound[i];
+        if (bound[i] < lowest) lowest = bound[i];
+        if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
+            search->lifted[n_lifted++] = i;
+            continue;
+        }
+        look->n_choices++;
+        if (end < look->least_end) {
+            look->second_end = look->least_end;
+            look->least_end = end;
+            look->least_item = i;
+        } else if (end < look->second_end) {
+            look->second_end = end;
+        }
+    }
+
+    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
+    look->slack = n ? latest - lowest : INT64_MAX;
+    search->n_looks += m;
+    return n_lifted;
 }
 
-/* The highest offset on which a set of items can be stacked within the capacity, or a higher
- * offset; -1: none.  most: that offset without alignments, which leave holes.  Sets are learned as
- * the run goes on, so that learning never takes much longer than the search itself. */
-MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t most) {
-    const memoi_item* items = search->problem->items;
-    int64_t best = -1;
-    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
-    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
-    best = memob_map_get(&search->bases, (int64_t)set) - 1;
-    if (best > -2) return best;
-    learned = memob_min(learned, MEMOI_BASES_MOST);
-    if (search->bases.n_filled >= learned) return most;
-
-    /* The lowest item lies below a stack of all other items. */
-    best = -1;
-    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        const uint64_t others = set & ~((uint64_t)1 << i);
-        int64_t base = most;
-        if (others) {
-            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
-            base = memoi_search_base(search, others, base) - size;
-        }
-        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+/* The rule head: from each bound above `latest`, the items from there upward must fit under the
+ * capacity.  Returns 0 if they do not. */
+MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
+    uint64_t above = 0;
+    int64_t most = search->capacity, spare = 0;
+    for (int64_t k = memoi_search_sort(search, s) - 1; search->bound[search->sorted[k]] > latest;
+         k--) {
+        const int32_t i = search->sorted[k];
+        if (set) above |= (uint64_t)1 << i;
+        most -= search->size[i];
+        spare = memob_max(spare, search->problem->items[i].spare);
+        if (search->bound[i] > memoi_pack_base(search, above, most + spare)) return 0;
     }
-    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
-        search->is_out_of_memory = 1;
-    return best;
+    return 1;
 }
 
 /* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
-    const int64_t* bound = search->bound;
-    const memoi_item* items = search->problem->items;
-    uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0, above = 0;
-    int64_t most = search->capacity - search->unplaced_sum[s], spare = 0, latest;
-    int64_t lowest = INT64_MAX, highest = 0, n = search->n_unplaced[s], n_lifted = 0, m, k;
+    const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
+    const int64_t n = search->n_unplaced[s];
+    int64_t spare = 0, highest = 0, latest, n_lifted;
     memoi_look look;
-    look.least_end = look.second_end = INT64_MAX;
-    look.least_item = -1;
-    look.n_choices = 0;
 
-    /* One item's spare room lies above the capacity at best.  The lowest item starts at latest or
-     * below. */
-    for (m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
+    /* One item's spare room lies above the capacity at best. */
+    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
         if (search->is_placed[members[m]]) continue;
-        spare = memob_max(spare, items[members[m]].spare);
+        spare = memob_max(spare, search->problem->items[members[m]].spare);
         k++;
     }
-    latest = memoi_search_base(search, set, most + spare);
-
-    /* Look at every unplaced member: how many can start low enough to be the lowest, and where
-     * these would end. */
-    for (m = 0, k = 0; k < n; m++) {
-        int32_t i = members[m];
-        int64_t end = bound[i] + search->size[i];
-        if (search->is_placed[i]) continue;
-        k++;
-        if (bound[i] > highest) highest = bound[i];
-        if (bound[i] < lowest) lowest = bound[i];
-        if (bound[i] > latest ||
-            (set & search->aligned && n > 1 &&
-             end > memoi_search_base(search, set & ~((uint64_t)1 << i),
-                                     most + search->size[i] +
-                                         memoi_search_spare(search, set & ~((uint64_t)1 << i))))) {
-            search->lifted[n_lifted++] = i;
-            continue;
-        }
-        look.n_choices++;
-        if (end < look.least_end) {
-            look.second_end = look.least_end;
-            look.least_end = end;
-            look.least_item = i;
-        } else if (end < look.second_end) {
-            look.second_end = end;
-        }
-    }
-
-    search->n_looks += m;
+    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
-    look.slack = n ? latest - lowest : INT64_MAX;
+    n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
     memoi_search_log_look(search, s);
     search->looks[s] = look;
 
-    /* The rules below need an item that cannot be the lowest, and one that can. */
-    if (n_lifted == 0) return 1; /* then neither rule says more */
-    if (look.n_choices == 0) (void)MEMOI_PROVE(search, 's', s, 0);
-    if (look.n_choices == 0) return 0;
-
-    /* Head: the items from each bound upward must fit under the capacity. */
-    if (highest > latest) n = memoi_search_sort(search, s);
-    most = search->capacity;
-    spare = 0;
-    for (k = n - 1; highest > latest && bound[search->sorted[k]] > latest; k--) {
-        int32_t i = search->sorted[k];
-        if (set) above |= (uint64_t)1 << i;
-        most -= search->size[i];
-        spare = memob_max(spare, items[i].spare);
-        if (bound[i] <= memoi_search_base(search, above, most + spare)) continue;
+    /* The rules need an item that cannot be the lowest, and an item that can. */
+    if (n_lifted == 0) return 1;
+    if (look.n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
-    for (k = 0; k < n_lifted; k++) {
+    for (int64_t k = 0; k < n_lifted; k++) {
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     }
@@ -3139,25 +4802,17 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     return 1;
 }
 
-/* --- >>branching ---
- * Chooses the item on which a node branches, and searches a node: both cases of the item, and parts
- * that share no item one by one.  Knows nothing of restarts and capacities. */
+/* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
+/* The least tightness of the sections in which an item lives. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) {
-            double slack = (double)search->looks[s].slack;
-            double choices = (double)search->looks[s].n_choices, here;
-            if (search->tightness == MEMOI_TIGHT_CHOICES)
-                here = choices + 1e-7 * slack;
-            else if (search->tightness == MEMOI_TIGHT_SLACK)
-                here = 1000 * slack + choices;
-            else
-                here = (slack + 1) * choices;
-            if (search->use_weights) here /= search->weight[s];
+            const double slack = (double)search->looks[s].slack;
+            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
             if (here < least) least = here;
         }
     }
@@ -3168,7 +4823,7 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) 
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
+    /* The item that can lie on the floor of the part and has the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -3202,96 +4857,95 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
- * the search breaks ties. */
-MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
-    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
-}
-
+/* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (++search->n_branches % 16 == 0) {
-        if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
-        if (search->answered &&
-            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
-            search->is_overtaken = 1;
+        search->is_out_of_time |= memoi_deadline_is_over(search->clock);
+        search->is_overtaken |= memoi_pack_is_overtaken(search);
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end);
+
+/* Parts that share no item are independent: solves one after the other. */
+MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int64_t end) {
+    memoi_verdict verdict = MEMOI_FOUND;
+    for (int64_t s = begin, cut; s < end && verdict == MEMOI_FOUND; s = cut) {
+        cut = memoi_search_cut(search, s, end);
+        (void)MEMOI_PROVE(search, 'w', s, cut);
+        verdict = memoi_search_node(search, s, cut);
+        (void)MEMOI_PROVE(search, 'v', verdict, 0);
+    }
+    return verdict;
+}
+
+/* Places the item to branch on, and all others.  If that fails, forbids its place. */
+MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
+                                        int64_t end) {
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    memoi_verdict verdict = MEMOI_FAILED;
+    for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
+        memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+    (void)MEMOI_PROVE(search, 'p', i, 0);
+    if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
+    if (verdict != MEMOI_FAILED) return verdict;
+    (void)MEMOI_PROVE(search, 'b', i, 0);
+    memset(search->is_stale + begin, 0, (size_t)(end - begin));
+    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
+    search->is_blocked[i] = 1;
+    return verdict;
+}
+
 /* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
  * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
-    memoi_search_moment start = memoi_search_now(search), branch;
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
     memoi_verdict verdict = MEMOI_FAILED;
-    memoi_failure state = {0, 0};
-    int is_first = 1;
+    memoi_part part = memoi_search_part(search, begin, end);
+    const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
-    for (;; is_first = 0) {
-        int64_t chosen, s, cut;
-        memoi_part part = memoi_search_part(search, begin, end);
+    for (;; part = memoi_search_part(search, begin, end)) {
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (is_first) state = part.state;
+        int64_t chosen;
         if (part.is_done) verdict = MEMOI_FOUND;
-        if (part.is_done) break;
+        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (verdict != MEMOI_FAILED) break;
 
-        /* Stop here if this state failed before, or if a bound shows that it must fail. */
-        if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        /* The node fails if this state failed before, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (verdict == MEMOI_STOPPED || part.is_dead) break;
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
         if (!memoi_search_prune(search, &part)) break;
-
-        /* Parts that share no item are independent: solve one after the other. */
-        cut = memoi_search_cut(search, begin, end);
-        if (cut < end) {
-            for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
-                cut = memoi_search_cut(search, s, end);
-                (void)MEMOI_PROVE(search, 'w', s, cut);
-                verdict = memoi_search_node(search, s, cut);
-                (void)MEMOI_PROVE(search, 'v', verdict, 0);
-            }
+        if (memoi_search_cut(search, begin, end) < end) {
+            verdict = memoi_search_parts(search, begin, end);
             break;
         }
-
-        /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (part.is_dead) break;
-        chosen = memoi_search_choose(search, &part);
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
-        /* Place the chosen item.  If that fails, forbid its place and choose again. */
-        branch = memoi_search_now(search);
-        for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
-            memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
-        (void)MEMOI_PROVE(search, 'p', chosen, 0);
-        if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
+        /* Branch: the chosen item is first, or is blocked from then on. */
+        chosen = memoi_search_choose(search, &part);
+        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
+        verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
-        (void)MEMOI_PROVE(search, 'b', chosen, 0);
-        memset(search->is_stale + begin, 0, (size_t)(end - begin));
-        memoi_search_undo(search, branch);
-        memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
-        search->is_blocked[chosen] = 1;
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
-    if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
+                memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
 }
 
-/* --- >>smallest peak ---
- * The door of the exact search: memoi_exact_round attempts one capacity after the other, between
- * the bound and the best plan, by runs that differ.  Knows nothing of plans in bytes.
- *
- * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
- * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
- * and in whether sections that failed often go first. */
+/* --- runs and capacities --- */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
@@ -3317,37 +4971,17 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, 3 * problem->n_items);
 }
 
-/* Tells other searches when this one has an answer. */
-MEMOI void memoi_search_answer(memoi_search* search) {
-    const int64_t now = memoi_search_moment_of(search);
-    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
-    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
-
-/* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
- * not learn from the sections that failed.  Returns 1 if another run may follow. */
+/* A run within search->capacity.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_LIFETIME}; /* break ties */
-    int64_t run = search->place + search->n_runs++;
-    int style = (int)(run % (N_LEARNING + 1));
-    if (MEMOI_WITHOUT(styles)) style = 0;
-    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
-    search->tightness =
-        search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
-
+    const memoi_item_order ties = memoi_pack_style(search, search->place + search->n_runs++);
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
-                             search->ranked);
+    memoi_greedy_order_items(search->problem, ties, &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-    if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
+    if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
         return 0;
@@ -3520,13 +5154,12 @@ MEMOI int memoi_around_step(memoi_around* around) {
         if (rank == INT32_MAX) break;
         item = &greedy->problem->items[i = greedy->ranked[rank].index];
         top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
         if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
     }
     rank = n_passed < MEMOI_TRIES ? rank : INT32_MAX;
     while (n_passed-- > 0)
-        memoi_unplaced_set(&greedy->unplaced,
-                           greedy->unplaced.place_of[greedy->ranked[passed[n_passed]].index],
+        memoi_unplaced_set(&greedy->unplaced, greedy->ranked[passed[n_passed]].index,
                            passed[n_passed]);
     if (rank < INT32_MAX) {
         greedy->offsets[i] = top;
@@ -3551,7 +5184,7 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         around->is_ahead[i] = is_in_set[i];
         if (!is_in_set[i]) continue;
         greedy->offsets[i] = around->offsets[i];
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
         if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
@@ -3704,41 +5337,51 @@ MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_
     }
 }
 
-/* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+/* Lists where the placed neighbors of item i are in its way, in order of offset; returns how many
+ * there are.  Without lists, all items that begin before i ends are looked at. */
+MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const memoi_problem* problem = e->problem;
     const memoi_neighbors* lists = problem->neighbors;
     const memoi_item* items = problem->items;
-    const int64_t size = items[i].size;
-    const int64_t first = lists->list ? lists->first[i] : 0;
-    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
-    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
-    double weight = 0, least = HUGE_VAL;
+    const int has_lists = lists->list != NULL;
+    const int64_t first = has_lists ? lists->first[i] : 0;
+    const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, top = 0;
 
-    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
-     * before i ends are looked at. */
+    /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
     for (int64_t k = first; k < last; k++) {
-        const int64_t j = lists->list ? lists->list[k] : k;
-        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+        const int64_t j = has_lists ? lists->list[k] : k;
+        if (!has_lists && k % MEMOI_EJECTIONS_BLOCK == 0 &&
             e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
             k += MEMOI_EJECTIONS_BLOCK - 1;
             continue;
         }
-        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
-            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+        if (e->offsets[j] < 0) continue;
+        if (!has_lists && (e->end[j] <= items[i].begin ||
+                           (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j))))
             continue;
-        e->begins[n].key = e->offsets[j] - size;
+        e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
         top = memob_max(top, e->ends[n].key);
         n++;
     }
-    e->n_looks += n + (lists->list ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
-    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
-    /* On the ground, or on top of a neighbor. */
-    for (int64_t k = -1; k < n && least > 0; k++) {
+    e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
+    memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+    return n;
+}
+
+/* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
+ * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
+MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, int64_t capacity,
+                                   double* least) {
+    const memoi_item* items = e->problem->items;
+    int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
+    double weight = 0;
+    *least = HUGE_VAL;
+    for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -3749,22 +5392,33 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
             weight -= e->weight[e->ends[n_ended].index];
             n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
         }
+        MEMO_ASSERT(n_ended <= n_begun && n_fixed >= 0);   /* 2 */
         weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
-        if (n_fixed > 0 || weight >= least) continue;
-        least = weight;
-        place = offset;
+        if (n_fixed > 0 || weight >= *least) continue;
+        *least = weight;
+        found = offset;
     }
+    return found;
+}
+
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_item* item = &e->problem->items[i];
+    const int64_t n = memoi_ejections_look(e, i);
+    double least;
+    const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;
-        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + item->size) continue;
         e->offsets[j] = -1;
+        MEMO_ASSERT(e->n_waiting < e->problem->n_items); /* 1 */
         e->waiting[e->n_waiting++] = (int32_t)j;
     }
     e->offsets[i] = place;
     if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
-                        (double)(items[i].end - items[i].begin);
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)item->size *
+                        (double)(item->end - item->begin);
     return 1;
 }
 
@@ -4100,9 +5754,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     return !a->failed;
 }
 
-/* --- >>marked windows ---
- * Cuts the time of a trace into windows, one for each phase of a layer, at the marks of the trace.
- * Knows nothing of sizes. */
+/* --- windows: one for each phase of a layer, between the marks of the trace --- */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
@@ -4132,9 +5784,7 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
     }
 }
 
-/* --- >>groups and kinds ---
- * Forms groups of the buffers that live inside a window, and finds the groups that are alike.
- * Knows nothing of offsets. */
+/* --- groups of the buffers inside a window, and the kinds of groups that are alike --- */
 
 /* Ends the group that is being made, and begins another; a group of one is no group. */
 MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
@@ -4210,9 +5860,7 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     bilevel->n_kinds = n;
 }
 
-/* --- >>two levels ---
- * The door of bi-level: memoi_bilevel_solve plans each kind once, then the blocks of all groups
- * beside the long-lived buffers, and joins both.  Knows nothing of windows. */
+/* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
 
 /* Plans a level with so many nodes. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,

@@ -76,6 +76,61 @@ extern "C" {
  * memo.h, and the rooms above it.
  *
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
+ *     >>problem                a plan in units of size and sections of time; the planner in a page
+ *     >>sections               the largest sets of items that live together, and bounds
+ *     >>items                  buffers as items
+ *     >>holds                  pairs that streams keep apart
+ *     >>solution               the best plan so far, and the effort that is left
+ *     >>neighbors              lists of what conflicts with an item
+ *     >>pack doors             where extras/memo_pack.h adds
+ *     >>greedy                 engine: the item that can lie lowest comes next
+ *     >>exact search           engine: is there a plan within a capacity?
+ *     >>full sections          engine: the items that live there come first, others around them
+ *     >>ejections              engine: items above a capacity take the places of others
+ *     >>mixed-integer program  engine: the paper's, by lp_solve
+ *     >>bi-level               engine: layers once, then what joins them
+ *     >>loop                   which engine comes next: rounds of work that doubles
+ *     >>plan solve             memo_plan_solve
+ *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
+ *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
+ *   4 session  memo_session_*      from tensors and a budget to a running step
+ * The implementation begins with a table of its rooms and the words to search for.
+ *
+ * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
+ * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the
+ * bound or the capacity.
+ *
+ * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
+ * C++11. */
+#ifndef MEMO_PLAN_H
+#define MEMO_PLAN_H
+
+#include "memo.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
+#error "memo_plan.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "plan/api/offsets.h"
+#include "plan/api/profile.h"
+#include "plan/api/rows.h"
+#include "plan/api/session.h"
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_PLAN_H */
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
+ *
+ *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time
  *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
@@ -158,24 +213,13 @@ extern "C" {
 #include "plan/offsets/holds.h"
 #include "plan/offsets/solution.h"
 #include "plan/offsets/neighbors.h"
-#include "plan/offsets/unplaced.h"
-#include "plan/offsets/greedy.h"
-#include "plan/offsets/lowest_offset.h"
-#include "plan/offsets/sweep.h"
-#include "plan/offsets/greedy_runs.h"
 #include "plan/offsets/pack_doors.h"
+#include "plan/offsets/greedy.h"
 #include "plan/offsets/exact_search.h"
-#include "plan/offsets/search_state.h"
-#include "plan/offsets/pruning.h"
-#include "plan/offsets/branching.h"
-#include "plan/offsets/smallest_peak.h"
 #include "plan/offsets/full_sections.h"
 #include "plan/offsets/ejections.h"
 #include "plan/offsets/mixed_integer_program.h"
 #include "plan/offsets/bi_level.h"
-#include "plan/offsets/marked_windows.h"
-#include "plan/offsets/groups_and_kinds.h"
-#include "plan/offsets/two_levels.h"
 #include "plan/offsets/loop.h"
 #include "plan/offsets/plan_solve.h"
 #include "plan/profile.h"
