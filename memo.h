@@ -7925,21 +7925,21 @@ typedef struct memob_clock_cell {
 } memob_clock_cell;
 
 /* A stream waits until then. */
-MEMOI void memob_clock_wait(memob_clock* c, int32_t stream, double time_s) {
+MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     if (time_s <= c->time_s[stream]) return;
     if (stream == MEMOB_STREAM_COMPUTE) c->stall_s += time_s - c->time_s[stream];
     c->time_s[stream] = time_s;
 }
 
 /* A stream waits for all that another was given. */
-MEMOI void memob_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
-    memob_clock_wait(c, stream, c->time_s[other]);
+MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
+    memoi_clock_wait(c, stream, c->time_s[other]);
 }
 
 /* Every stream waits for all that the others were given. */
-MEMOI void memob_clock_join(memob_clock* c) {
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memob_clock_follow(c, 0, s);
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memob_clock_follow(c, s, 0);
+MEMOI void memoi_clock_join(memob_clock* c) {
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
 }
 
 /* A stream is busy for so long. */
@@ -7959,7 +7959,7 @@ MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, cons
         const double before_s = touches[k] & 1 ? cell->used_s : cell->wrote_s;
         if (before_s > need_s) need_s = before_s;
     }
-    memob_clock_wait(c, op->stream, need_s);
+    memoi_clock_wait(c, op->stream, need_s);
 }
 
 /* Its stream has done it. */
@@ -8064,7 +8064,7 @@ MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_follow(sink->clock, stream, other);
+        memoi_clock_follow(sink->clock, stream, other);
         return;
     }
     if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
@@ -8076,7 +8076,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
 MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;
     int32_t events[MEMOB_N_STREAMS];
-    if (sink->clock) memob_clock_join(sink->clock);
+    if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
         const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
         events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;

@@ -91,7 +91,7 @@ MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_follow(sink->clock, stream, other);
+        memoi_clock_follow(sink->clock, stream, other);
         return;
     }
     if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
@@ -103,7 +103,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
 MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;
     int32_t events[MEMOB_N_STREAMS];
-    if (sink->clock) memob_clock_join(sink->clock);
+    if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
         const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
         events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
