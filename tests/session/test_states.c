@@ -256,6 +256,33 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
                (long long)n_on_host, (long long)n_deferred, (long long)n_given);
 }
 
+/* Checked, with updates at every moment: nothing is blamed. */
+TEST(checked_states_have_the_bits_of_plain_arrays) {
+    int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}, n_made = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 400 : 40); i++) {
+        trainer t;
+        int64_t largest;
+        own_device* host = new_host(0);
+        random_trainer(&t);
+        t.desc.policy = MEMO_POLICY_ALPHA;
+        t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
+        t.desc.is_checked = 1;
+        t.desc.device_bytes = 1;
+        own_step_plan* least = step_plan_of(&t.desc, NULL);
+        t.desc.device_bytes = least->device_bytes +
+                              memo_test_int(0, 2) * memo_test_int(0, bytes_of_states(&t, &largest));
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        IN_CASE("case %lld, update %d", (long long)i, (int)plan->update_at);
+        train(&t, plan, host);
+        n_at[plan->update_at]++;
+        n_made += plan->update_at == MEMO_UPDATE_FUSED && t.states[2].uses & MEMO_STATE_MADE;
+    }
+    CHECK_CASE(n_at[MEMO_UPDATE_FUSED] > 3 && n_at[MEMO_UPDATE_DEFERRED] > 3 && n_made > 0,
+               "%lld fused, %lld deferred, %lld make moments in a fused update",
+               (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
+               (long long)n_made);
+}
+
 /* The bytes of states that three steps copy in the least memory. */
 static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_session_info* info) {
     own_device* device = new_host(0);

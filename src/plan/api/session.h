@@ -473,7 +473,7 @@ typedef struct memo_session_desc {
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
      * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * shape.  Beside the budgets a checked session takes three layers of device memory, one of host
      * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
      * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
      * waits in every layer. */
