@@ -180,6 +180,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_bytes[k + n] = sum->routed_bytes;
         it->n_copies[k + n] = sum->n_routed_copies;
     }
+
+    /* What moves is used; LAYER rows, the surplus and HANDED rows may be used without. */
     for (int32_t k = 0; k < it->n_classes * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
