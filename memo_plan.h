@@ -626,6 +626,8 @@ typedef struct memo_session_output {
 } memo_session_output;
 #define MEMO_NO_OUTPUTS (-1)
 
+typedef struct memo_step_plan memo_step_plan;
+
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
     const memo_device* device;
@@ -745,6 +747,15 @@ typedef struct memo_session_desc {
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
+     * the plan depends on times; negative: none, the session plans by estimates. */
+    int32_t timed_steps;
+    /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
+     * the files are there (on every rank), and written once times are known.  NULL: none. */
+    const char* profile_path;
+    /* The session has planned again: addresses are new.  Called when a micro-batch begins; NULL:
+     * not called. */
+    void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
@@ -762,8 +773,8 @@ typedef struct memo_session_desc {
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
  * plans of the other shapes are owned by the plan. */
-typedef struct memo_step_plan {
-    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+struct memo_step_plan {
+    memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
@@ -795,7 +806,7 @@ typedef struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
-} memo_step_plan;
+};
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
  * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
@@ -980,6 +991,10 @@ typedef struct memo_session_info {
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
+/* The times of a shape with a backward that the session plans by: of its first training steps, or
+ * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
+MEMO_TRY memo_status memo_session_get_profile(const memo_session* session, int32_t shape,
+                                              memo_profile* profile, memo_error* error);
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
 #ifdef __cplusplus
@@ -1044,7 +1059,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
  *     >>session measure        the times of a micro-batch that runs
- *     >>session life           measure, plan, open in a row
+ *     >>session timing         the first training steps give the times of the plan behind them
+ *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -6644,6 +6660,8 @@ enum {
     MEMOI_SPANS_MAX
 };
 
+#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
+
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
@@ -6711,13 +6729,39 @@ typedef struct memoi_inspector {
  * place of the swap engine, or from a backward to its WEIGHTS turn. */
 enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
+/* Requests of `setup`, which another plan repeats without calling it. */
+typedef struct memoi_setup {
+    int64_t* bytes; /* (n); of those that are not freed */
+    int64_t n;
+    int is_known;  /* 1: requested instead of calling `setup` */
+    int has_freed; /* 1: they cannot be repeated */
+} memoi_setup;
+
+/* Of a session that times its first steps: >>session timing. */
+typedef struct memoi_timing {
+    void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
+    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    int32_t due;                   /* the step, from 0 on, before which to plan */
+    int32_t n_begun;               /* training steps */
+    int64_t n_batches;             /* micro-batches with a backward that have begun */
+    int is_open;                   /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes;     /* of updates on the host */
+    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;                  /* profiles has times */
+    int keeps_states;              /* plans stream the states that the open plan streams */
+    int is_lost;                   /* neither plan could be opened */
+    memob_arrays arrays;
+} memoi_timing;
+
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
     memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base; /* of the engine's device memory */
+    char* base;      /* of the engine's device memory */
+    double* spans_s; /* of a session that times its steps */
+    int32_t n_timed; /* repetitions of them */
     int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
 } memoi_session_part;
 
@@ -6748,6 +6792,11 @@ struct memo_session {
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
     void *device_memory, *host_memory; /* of all shapes */
+    int64_t memory_bytes;              /* of device_memory */
+    memoi_setup own_setup;
+    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
+    memoi_timing timing;
+    const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
@@ -6774,7 +6823,7 @@ struct memo_session {
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_setting_up, is_recomputing;
+    int is_setting_up, is_calling_setup, is_recomputing;
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
@@ -7551,7 +7600,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 25, N_BUDGETS = 3 };
+    enum { N = 26, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7585,6 +7634,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
         {"has_alpha", own->has_alpha},
+        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
@@ -7663,8 +7713,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
         /* Buffers that live as long as the session: `setup` makes the same requests. */
-        for (int64_t i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers;
-             i++) {
+        for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
+             i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
                 (a->memory_class != MEMO_CLASS_PERSISTENT ||
@@ -7794,7 +7844,10 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
     memo_session* s = (memo_session*)session;
     (void)error;
+    const double begin_s = memob_now_s();
     s->desc.update_host(s->desc.user, s, layer - 1);
+    s->timing.host_s += memob_now_s() - begin_s;
+    s->timing.host_bytes += memob_states_update_bytes(s->states, layer);
     return MEMO_STATUS_OK;
 }
 
@@ -8017,6 +8070,69 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (is_end) timer->span_s = span_s;
     if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
+}
+
+/* --- the first training steps are timed --- */
+
+/* 1: a micro-batch with a backward begins a step. */
+MEMOI int memoi_session_begins_step(const memo_session* s) {
+    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    return !s->states->layers[0].has_gradients || s->states->is_pending;
+}
+
+/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
+ * lost. */
+MEMOI int memoi_session_time_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
+        const int begins = memoi_session_begins_step(s);
+        if (begins && t->n_begun >= t->due) t->plan(s);
+        t->n_begun += begins;
+        t->n_batches++;
+    }
+    if (t->is_lost)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "memo_session_begin: memory was lost while the session planned again");
+    return !t->is_lost;
+}
+
+/* Two timers of each span, before the first that is timed. */
+MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
+        memo_event* event = &s->timers[k / 2].events[k % 2];
+        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
+        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
+        if (!*event) status = memo_event_create(s->device, event, NULL);
+    }
+    return status;
+}
+
+/* Times this micro-batch if it is a whole one, behind the first step. */
+MEMOI void memoi_session_time_batch_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    memoi_session_part* part = s->part;
+    const int is_whole = !s->batch.is_forward_only && s->batch.n_rows == s->steps->layer_rows;
+    if (!t->plan || s->next_turn) return;
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+        s->timers[k].span_s = NULL;
+    s->spans_s = NULL;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
+    if (!t->is_open) return;
+    if (memoi_session_create_timers(s)) t->is_open = 0;
+    if (t->is_open) s->spans_s = part->spans_s;
+
+    s->repetition = part->n_timed;
+    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
+        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
+}
+
+/* It counts if it has ended without an error.  The update behind it is timed with it. */
+MEMOI void memoi_session_time_batch_end(memo_session* s) {
+    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    s->timing.is_open = 0;
+    s->part->n_timed++;
 }
 
 /* --- >>session states ---
@@ -8411,7 +8527,7 @@ MEMOI void memoi_inspector_retire(memo_session* s) {
 /* Checks from now on. */
 MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->spans_s ? c->slot_bytes : 0);
+    c->slots = c->engine.device_memory + (s->spans_s || s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->shape = -1;
     c->kinds = 0;
@@ -8428,13 +8544,13 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to measure, a layer more: no layer then has the slot of the session that trains, so that
- * the forward does not find a kept address there. */
+ * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had before,
+ * so that the forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->spans_s ? 4 : 3;
+    const int n_slots = s->spans_s || s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     if (c->engine.device_memory) { /* of the shape measured before */
@@ -9119,6 +9235,14 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
+/* Notes a request of `setup`. */
+MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
+    memoi_setup* setup = &s->own_setup;
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
+    if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
+}
+
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
@@ -9142,6 +9266,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "run; make the same requests in the same order, none larger",
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
+    if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
     return memoi_inspector_request(s, address, size_bytes, name);
 }
 
@@ -9151,6 +9276,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
+    s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_inspector_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
@@ -9329,7 +9455,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (s->next_turn) s->batch = before;
         return 0;
     }
+    if (!memoi_session_time_begin(s)) return 0;
     memoi_session_turn(s, s->batch.shape);
+    memoi_session_time_batch_begin(s);
     if (s->batch.values) {
         memset(&s->values[0], 0, sizeof s->values[0]);
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
@@ -9406,6 +9534,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
@@ -9663,6 +9792,17 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
     return status;
 }
 
+/* Requests what `setup` has requested, or calls it. */
+MEMOI void memoi_session_set_up(memo_session* s) {
+    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
+        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    if (s->setup || s->error.status || !s->desc.setup) return;
+    s->own_setup.n = 0;
+    s->is_calling_setup = s->is_open;
+    s->desc.setup(s->desc.user, s);
+    s->is_calling_setup = 0;
+}
+
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
@@ -9690,9 +9830,21 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 
     s->is_setting_up = 1;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
-    if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    memoi_session_set_up(s);
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
+}
+
+/* Ends arenas and engines of all shapes, but neither states nor memory. */
+MEMOI void memoi_session_stop(memo_session* s) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
+        memoi_session_part* part = &s->parts[k];
+        memo_swap_destroy(part->swap);
+        memo_arena_destroy(part->arena);
+        memob_swap_placement_free(&part->placement);
+        part->swap = NULL;
+        part->arena = NULL;
+    }
 }
 
 void memo_session_destroy(memo_session* s) {
@@ -9704,12 +9856,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
-         k--) { /* later ones use the first one's streams */
-        memo_swap_destroy(s->parts[k].swap);
-        memo_arena_destroy(s->parts[k].arena);
-        memob_swap_placement_free(&s->parts[k].placement);
-    }
+    memob_arrays_free(&s->timing.arrays);
+    memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
     if (s->device_memory && !s->desc.device_memory)
@@ -9763,17 +9911,18 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
-/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
- * in the order of their requests, then the engine's memory, which is the first request.  No plan
- * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
+ * buffers from the last request on, then states, then the engine's memory, which is the first
+ * request.  No plan becomes larger, because nothing else ever uses these bytes.  Returns the number
+ * of bytes. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t end_bytes = 0;
-    for (int64_t i = 1; i <= plan->n_buffers; i++) {
-        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+    for (int64_t i = plan->n_buffers - 1; i >= 0; i--) {
+        memo_buffer* buffer = &plan->buffers[i];
         if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
         if (is_fixed) buffer->offset_bytes = end_bytes;
         buffer->is_fixed = is_fixed;
-        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+        end_bytes += memob_buffer_bytes(plan, i);
     }
     return end_bytes;
 }
@@ -10469,6 +10618,21 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
+/* 1: the session that plans again keeps its states where they are. */
+MEMOI int memoi_session_keeps_states(const memo_session* s) {
+    return s->planner && s->planner->timing.keeps_states;
+}
+
+/* Streams what the open plan streams, and chooses the stage. */
+MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->planner->parts[0].plan;
+    memo_status status;
+    s->update_at = plan->update_at;
+    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
+                                       plan->update_is_on_host, error);
+    return status ? status : memoi_session_choose(s, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -10494,7 +10658,10 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
+        if (!status && !i && memoi_session_keeps_states(s))
+            status = memoi_session_keep(s, error);
+        else if (!status)
+            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
@@ -10524,11 +10691,12 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The longest shape with a backward comes first.  Every other shape gets
  * the device memory that the longest takes, so that the shapes together need no more; a shape that
  * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
  * states. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,
                                             memo_error* error) {
     memo_session* s;
@@ -10536,6 +10704,8 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->planner = planner;
+    if (!status && planner) s->setup = &planner->own_setup;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -10759,9 +10929,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
- * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
- * needs. */
+/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A session
+ * that plans again takes its whole budget, if it gets so much.  Without memory of the caller states
+ * take their own.  On the host, what has a file comes first: it has whole pages, as a file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
@@ -10780,13 +10950,27 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
                               "%s_bytes; plan with these budgets, or give more memory",
                               field, (long long)(*field == 'd' ? device_bytes : both_bytes), field);
 
-    s->device_memory = s->desc.device_memory;
-    if (!s->device_memory)
-        status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (!s->device_memory) {
+        s->device_memory = s->desc.device_memory;
+        s->memory_bytes = device_bytes;
+        if (s->timing.plan)
+            s->memory_bytes =
+                memob_max(device_bytes,
+                          s->desc.device_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT);
+        if (!s->device_memory && s->memory_bytes > device_bytes &&
+            memo_device_alloc(s->device, s->memory_bytes, &s->device_memory, NULL))
+            s->memory_bytes = device_bytes;
+        if (!s->device_memory)
+            status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    }
+    MEMO_ASSERT(device_bytes <= s->memory_bytes);
     if (s->desc.host_memory) {
         char* base = (char*)s->desc.host_memory;
         s->host_memory = base + rows_at;
-        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
+        if (!states_are_first) /* the same place under every plan */
+            base += (s->desc.host_bytes - states_bytes) / MEMOB_DEVICE_ALIGNMENT *
+                    MEMOB_DEVICE_ALIGNMENT;
+        s->states_desc.host_memory = base;
         MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
@@ -10841,29 +11025,6 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     return status;
 }
 
-memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
-                              memo_session** session, memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
-    *session = NULL;
-    if (status) return status;
-    status = memob_check_given("memo_session_open", "plan", plan, error);
-    status = status ? memoi_session_verdict(desc, status, error)
-                    : memoi_session_make(desc, plan, 0, &s, error);
-    *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
-    }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
-    return status;
-}
-
 /* --- >>session slices ---
  * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
 
@@ -10894,7 +11055,8 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    if (!memoi_session_chooses(desc))
+        return memoi_session_plan_shapes(NULL, desc, profile, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
@@ -10908,7 +11070,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        status = memoi_session_plan_shapes(NULL, &own, profile, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -10985,6 +11147,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    const int waits = s->timing.plan && s->steps->order; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
@@ -11001,7 +11164,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     for (int i = 0; i < 3; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
             memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
-        for (int32_t step = 0; step < s->n_steps; step++) {
+        for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
                       memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
@@ -11350,7 +11513,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
+        status = memoi_session_plan_shapes(NULL, &own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
@@ -11392,6 +11555,606 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     return status;
 }
 
+/* --- >>session timing ---
+ * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
+ * plan is made.
+ *
+ * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
+ *    only to be timed.
+ * 2  All plans have one block of device memory, in which buffers of the session and what `setup`
+ *    has requested lie first, at the same places.
+ * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
+ * 4  Ranks plan at the same step, by the same times, or not at all.
+ * 5  What fails leaves the first plan as it was. */
+
+/* A copy of a table that lives as long as the session; NULL stays NULL. */
+MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
+    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
+    if (copy) memcpy(copy, table, (size_t)n * size);
+    return copy;
+}
+
+MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
+    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
+}
+
+/* The caller's desc with all that it points to, for plans that come later. */
+MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
+                                         memo_error* error) {
+    memo_session_desc* own = &s->timing.desc;
+    memo_tensor* tensors;
+    *own = *desc;
+    tensors = (memo_tensor*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
+        tensors[t] = desc->tensors[t];
+        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
+    }
+    own->tensors = tensors;
+
+    own->layer_kinds = s->desc.layer_kinds; /* a copy */
+#define MEMOI_TIMING_COPY(field, type, n)                                                          \
+    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
+    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
+    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
+    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
+    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
+    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
+    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
+    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
+    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
+#undef MEMOI_TIMING_COPY
+    s->desc.spill_directory = own->spill_directory;
+    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
+                                   : MEMO_STATUS_OK;
+}
+
+/* The file of a shape's profile; "": none. */
+MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
+    const char* given = desc->profile_path ? desc->profile_path : "";
+    char number[16] = "";
+    if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
+    snprintf(path, 4096, "%.4000s%s", given, number);
+}
+
+/* 1: a shape has a backward, whose times are wanted. */
+MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) {
+    return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
+}
+
+/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
+                                          int* has, memo_error* error) {
+    const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
+    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    int64_t values[2] = {0, !can};
+    memo_status status = MEMO_STATUS_OK;
+    char path[4096];
+    for (int32_t k = 0; k < n && can; k++) {
+        FILE* file;
+        if (!memoi_timing_is_trained(desc, k)) continue;
+        memoi_timing_path(desc, k, path);
+        file = fopen(path, "rb");
+        values[1] |= !file;
+        if (file) fclose(file);
+    }
+    status = memoi_session_agree(desc, status, values, 2, error);
+    *has = !status && !values[1];
+    for (int32_t k = 0; k < n && *has && !status; k++) {
+        memoi_timing_path(desc, k, path);
+        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
+    }
+    return *has ? memoi_session_verdict(desc, status, error) : status;
+}
+
+/* Memory for the spans of all shapes, and the times of copies. */
+MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
+    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_status status = MEMO_STATUS_OK;
+    s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
+    for (int32_t k = 0; k < n; k++)
+        s->parts[k].spans_s =
+            (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
+                                      MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
+    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_measure_copies(s, profiles, error);
+    s->timing.profiles = profiles;
+    return status;
+}
+
+/* --- times --- */
+
+/* Each place of an order is visited by several turns, whose spans have been added. */
+MEMOI void memoi_timing_divide(const memo_session* s) {
+    const memoi_step_plan* own = memoi_session_own(s);
+    for (int32_t step = 0; step < s->n_steps && s->steps->order; step++) {
+        int32_t n_visits = 0, n_last = 0;
+        for (int32_t k = 0; k < own->plan.n_order; k++) {
+            const memo_turn* turn = &own->plan.order[k];
+            n_visits += turn->pass == MEMO_PASS_FORWARD && own->places[k] == step / s->n_turn_steps;
+            n_last += turn->pass == MEMO_PASS_BACKWARD && turn->chunk == own->plan.n_chunks - 1;
+        }
+        for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
+            double* span_s = memoi_session_span(s, step, what);
+            for (int32_t i = 0; i < MEMOI_SESSION_REPETITIONS && span_s; i++)
+                span_s[i] /= (double)memob_max(what == MEMO_PASS_BETWEEN ? n_last : n_visits, 1);
+        }
+    }
+}
+
+/* Seconds of a byte that the update uses; the median of the micro-batches that had one. */
+MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
+    double sums_s[MEMOI_SESSION_REPETITIONS], n_bytes = 0;
+    int32_t n_sums = 0;
+    if (!s->states) return 0;
+    for (int32_t i = 0; i < n; i++) {
+        double sum_s = memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_FIRST)[i] +
+                       memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_LAST)[i];
+        for (int32_t layer = 0; layer < s->desc.n_layers; layer++)
+            sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[i];
+        if (sum_s > 0) sums_s[n_sums++] = sum_s;
+    }
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
+        n_bytes += memob_states_update_bytes(s->states, layer);
+    return n_sums && n_bytes > 0 ? memoi_profile_median(sums_s, n_sums) / n_bytes : 0;
+}
+
+/* The profile of a shape, from its spans. */
+MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* profile) {
+    memoi_session_turn(s, k);
+    s->batch.n_rows = s->steps->layer_rows;
+    s->spans_s = s->part->spans_s;
+    memoi_session_guess(s, profile);
+    profile->update_s_per_byte = memoi_timing_update(s, s->part->n_timed);
+    if (s->timing.host_bytes > 0)
+        profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
+    memoi_timing_divide(s);
+    memoi_session_take_medians(s, s->part->n_timed);
+    if (s->desc.backward_recomputes && s->part->swap) memoi_session_leave_out(s);
+    memoi_session_read_times(s, profile);
+    memoi_session_read_calls(s, profile);
+    s->spans_s = NULL;
+}
+
+/* The profile of a shape that has not trained: another one's times, by rows. */
+MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
+                               memo_profile* profiles) {
+    const memo_swap_desc *swap = &s->parts[k].plan->swap, *other = &s->parts[from].plan->swap;
+    const double ratio = (double)swap->n_rows / (double)other->n_rows;
+    memo_profile* profile = &profiles[k];
+    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->weights_s,
+                               profile->forward_growth_s, profile->backward_growth_s};
+    *profile = profiles[from];
+    profile->n_rows = swap->n_rows;
+    for (int i = 0; i < 5; i++)
+        for (int32_t kind = 0; kind < profile->n_kinds; kind++) times_s[i][kind] *= ratio;
+    profile->between_s *= (double)swap->layer_rows / (double)other->layer_rows;
+}
+
+/* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
+MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+    memo_profile* profiles = s->timing.profiles;
+    const int32_t n = s->desc.n_shapes;
+    int32_t from = 0;
+    memo_status status = MEMO_STATUS_OK;
+    while (untimed[from]) from++;
+    for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
+    for (int32_t k = 0; k < n; k++) {
+        if (untimed[k]) continue;
+        memoi_timing_read_shape(s, k, &profiles[k]);
+        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
+    }
+    for (int32_t k = 0; k < n && !status; k++)
+        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k, from, profiles);
+    s->timing.is_known = !status;
+    return status;
+}
+
+/* A file that cannot be written is no reason to stop. */
+MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
+    char path[4096];
+    memo_error why;
+    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+        if (s->parts[k].plan->shape.is_forward_only) continue;
+        memoi_timing_path(&s->timing.desc, k, path);
+        if (memo_profile_write(&s->timing.profiles[k], path, &why))
+            memoi_session_log(s, "session: the profile is not written: %s", why.message);
+        else
+            memoi_session_log(s, "session: %s times are in %.200s",
+                              untimed[k] ? "estimated" : "measured", path);
+    }
+}
+
+/* --- plans take turns --- */
+
+/* 1: two plans stream, spill and update the same. */
+MEMOI int memoi_timing_streams_alike(const memo_step_plan* a, const memo_step_plan* b) {
+    return a->n_streamed == b->n_streamed && a->n_spilled == b->n_spilled &&
+           a->update_is_on_host == b->update_is_on_host && a->update_at == b->update_at;
+}
+
+/* 1: the plan is the one that is open, but perhaps for its policy. */
+MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan) {
+    memoi_step_plan_line own, found;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        const memo_plan *a = s->parts[k].plan->addresses, *b = plan->addresses;
+        for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+            (void)memoi_step_plan_get_line(plan, i, &found);
+            if (i == 0) found.cells[MEMOI_LINE_POLICY] = own.cells[MEMOI_LINE_POLICY];
+            if (memcmp(own.cells, found.cells, sizeof own.cells) != 0) return 0;
+        }
+        for (int64_t i = 0; i < a->n_buffers; i++)
+            if (a->buffers[i].offset_bytes != b->buffers[i].offset_bytes) return 0;
+    }
+    return 1;
+}
+
+/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
+ * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
+MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
+                                             memob_states* states, int reads, char* bytes,
+                                             int64_t* n_bytes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &resident->layers[layer];
+        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
+        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
+            const int64_t size_bytes = s->states_table[i].size_bytes;
+            if (!(which >> i & 1)) continue;
+            if (bytes)
+                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
+                                               error);
+            at += size_bytes;
+        }
+    }
+    if (n_bytes) *n_bytes = at;
+    return status;
+}
+
+/* Copies the states that are streamed in an engine to another engine. */
+MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
+                                             memob_states* to, memo_error* error) {
+    enum { PIECE_BYTES = 1 << 20 };
+    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
+    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &from->layers[layer];
+        const uint32_t which = of->has & of->streamed & ~from->gradients;
+        for (int32_t i = 0; i < s->desc.n_states; i++) {
+            const int64_t size_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
+                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
+                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
+                if (!status) status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
+            }
+        }
+    }
+    MEMO_FREE(piece);
+    return status;
+}
+
+/* Ends what belongs to the open plan, but for states and the device's memory. */
+MEMOI void memoi_timing_close(memo_session* s) {
+    memoi_inspector_destroy(s);
+    memoi_session_stop(s);
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
+}
+
+/* Opens a plan in the session's memory. */
+MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_status status;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) s->parts[k].plan = plan;
+    memoi_session_turn(s, 0);
+    status = memoi_session_stream(s, error);
+    if (!status) status = memoi_session_start(s, error);
+    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    return status;
+}
+
+/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
+ * host memory, as both plans have the same bytes there; the others go from one engine to the
+ * other. */
+MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_step_plan* const before = s->own_plan;
+    memob_states* const states = s->states;
+    const int moves = states && !memoi_timing_streams_alike(before, plan);
+    int64_t n_bytes = 0;
+    char* bytes = NULL;
+    memo_status status = MEMO_STATUS_OK, given;
+
+    if (!s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    if (!status && states) status = memob_states_synchronize(states, error);
+    if (!status && moves) {
+        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
+        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+        status = bytes ? memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error)
+                       : memob_no_memory(error, "the states that another plan places elsewhere");
+    }
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (status) {
+        MEMO_FREE(bytes);
+        return status;
+    }
+
+    memoi_timing_close(s);
+    if (moves) s->states = NULL;
+    status = memoi_timing_open(s, plan, error);
+    if (moves && !status)
+        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
+    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
+    status = memoi_session_verdict(&s->desc, status, error);
+
+    /* The plan before, if need be. */
+    if (status) {
+        memoi_timing_close(s);
+        if (moves) memob_states_destroy(s->states);
+        s->states = states;
+        given = memoi_timing_open(s, before, NULL);
+        if (moves && !given)
+            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
+        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
+    } else {
+        for (int32_t i = 0; i < 2 && moves; i++)
+            s->states->engine.copied_bytes[i] += states->engine.copied_bytes[i];
+        if (moves) memob_states_destroy(states);
+        memo_step_plan_destroy(before);
+        s->own_plan = plan;
+    }
+    MEMO_FREE(bytes);
+    return status;
+}
+
+/* 1: the budgets have room for the states of both plans at once. */
+MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
+    const memo_step_plan* before = s->own_plan;
+    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
+    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
+    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    if (s->desc.host_memory) return 0;
+    for (; plan; plan = plan->next) {
+        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+        disk_bytes = plan->sizes.spill_bytes;
+        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
+        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
+        if (plan->next) continue;
+        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
+        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    }
+    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
+           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+}
+
+/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
+ * update stay, since both may change bits. */
+MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = s->timing.desc;
+    memo_status status = MEMO_STATUS_OK;
+    own.device_bytes = s->memory_bytes;
+    own.host_bytes = s->desc.host_bytes;
+    own.disk_bytes = s->desc.disk_bytes;
+    own.slice_rows = s->desc.slice_rows;
+    if (own.n_states)
+        own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
+    s->setup = &s->own_setup;
+    *plan = NULL;
+    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+        s->timing.keeps_states = keeps;
+        if (keeps && memoi_timing_may_move(s, *plan)) break;
+        memo_step_plan_destroy(*plan);
+        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, plan, error);
+        if (!status && !memoi_step_plan_fits(*plan))
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+    }
+    return status;
+}
+
+/* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
+ * or if it cannot be opened, the first plan stays. */
+MEMOI void memoi_timing_plan(memo_session* s) {
+    const memo_batch batch = s->batch;
+    memoi_timing* t = &s->timing;
+    int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
+    memo_step_plan* plan = NULL;
+    memo_error why;
+    memo_status status = MEMO_STATUS_OK;
+    int is_same = 0;
+
+    /* Has some shape times on all ranks? */
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
+    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
+    if (!status && n_untimed == s->desc.n_shapes) {
+        t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
+        return;
+    }
+
+    if (!status) status = memoi_timing_read(s, values + 1, &why);
+    if (!status) memoi_timing_write(s, values + 1);
+    if (!status && s->own_setup.has_freed)
+        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
+                                "memo_session_desc.setup: it frees, or requests too much");
+    status = memoi_session_verdict(&s->desc, status, &why);
+    if (!status) status = memoi_timing_make(s, &plan, &why);
+    is_same = !status && memoi_timing_is_open(s, plan);
+    if (is_same) { /* the predicted times are new */
+        memo_step_plan* own = s->own_plan;
+        for (memo_step_plan* p = plan; p; p = p->next, own = own->next) {
+            memo_swap_plan* times = own->times;
+            own->times = p->times;
+            p->times = times;
+            own->policy = p->policy;
+        }
+    }
+
+    /* Updates that are pending belong to the step before. */
+    if (!status && !is_same) {
+        status = memo_session_flush(s, &why);
+        if (status) s->is_reported = 0; /* the micro-batch fails */
+        status = memoi_session_verdict(&s->desc, status, &why);
+    }
+    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
+    if (status || is_same) memo_step_plan_destroy(plan);
+    if (status)
+        memoi_session_log(s, "session: the first plan stays: %.180s", why.message);
+    else
+        memoi_session_log(s, "session: %s",
+                          is_same ? "the first plan is the fastest that fits"
+                                  : "planned by the times of training steps");
+
+    /* Times are known. */
+    t->plan = NULL;
+    t->is_open = 0;
+    s->spans_s = NULL;
+    memob_arrays_free(&s->arrays);
+    s->layers_s = NULL;
+    s->batch = batch;
+    if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
+}
+
+memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_profile* profile,
+                                     memo_error* error) {
+    if (memob_check_given("memo_session_get_profile", "session", s, error) ||
+        memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    memset(profile, 0, sizeof *profile);
+    if (!s->timing.is_known)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_get_profile: times are not known; %s",
+                              s->timing.plan ? "run more training steps"
+                                             : "set memo_session_desc.timed_steps, or read a file");
+    *profile = s->timing.profiles[shape];
+    return MEMO_STATUS_OK;
+}
+
+/* --- the session opens --- */
+
+/* Opens a plan; n_timed: steps that are timed before another plan takes its place, 0: none. */
+MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
+                                          int32_t n_timed, memo_session** session,
+                                          memo_error* error) {
+    memo_session* s = NULL;
+    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    *session = s; /* functions of the trainer may use it */
+    if (!status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        status = memoi_timing_take_desc(s, desc, error);
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_prepare(s, error);
+    }
+    if (!status) {
+        status = memoi_session_start(s, error);
+        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
+
+    if (status) {
+        memo_session_destroy(s);
+        *session = NULL;
+    }
+    return status;
+}
+
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** session, memo_error* error) {
+    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    status = memob_check_given("memo_session_open", "plan", plan, error);
+    return status ? memoi_session_verdict(desc, status, error)
+                  : memoi_timing_open_first(desc, plan, 0, session, error);
+}
+
+/* A plan that fits, without times: with everything recomputed, or by estimated times. */
+MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
+                                          memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_status status = MEMO_STATUS_OK;
+    *plan = NULL;
+    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
+        status = memo_session_plan(desc, NULL, plan, error);
+        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        memo_step_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
+    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
+    if (!status) status = memoi_session_plan_shapes(NULL, &own, NULL, plan, error);
+    if (status || memoi_step_plan_fits(*plan)) return status;
+    memo_step_plan_destroy(*plan);
+    return memo_session_plan(desc, NULL, plan, error);
+}
+
+/* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                memo_error* error) {
+    int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    memo_session_desc first;
+    memo_profile* profiles = NULL;
+    memo_step_plan* plan = NULL;
+    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    is_memo = desc->policy == MEMO_POLICY_MEMO;
+    first = *desc;
+    if (desc->profile_path) {
+        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
+        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
+    }
+
+    /* Times are needed only if not everything can be kept. */
+    if (has_files) {
+        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
+    } else {
+        if (is_memo) first.policy = MEMO_POLICY_KEEP;
+        if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+        if (!is_alpha && !status) status = memo_session_plan(&first, NULL, &plan, error);
+        needs_times =
+            is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
+    }
+    if (!status && needs_times) {
+        memo_step_plan_destroy(plan);
+        status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
+                                       : memoi_timing_plan_first(desc, &plan, error);
+    }
+    if (!status)
+        status = memoi_timing_open_first(desc, plan,
+                                         has_files || desc->timed_steps < 0 ? 0
+                                         : desc->timed_steps                ? desc->timed_steps
+                                         : needs_times                      ? 4
+                                                                            : 0,
+                                         session, error);
+
+    /* What a file says is known at once. */
+    if (!status && has_files) {
+        memo_session* s = *session;
+        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.is_known = s->timing.profiles != NULL;
+        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
+            s->timing.profiles[k] = profiles[k];
+    }
+    MEMO_FREE(profiles);
+    if (!status) {
+        (*session)->own_plan = plan;
+        return status;
+    }
+    memo_step_plan_destroy(plan);
+    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+    return status;
+}
+
 /* --- >>session life ---
  * Knows: the public calls.  Knows nothing of what they do. */
 
@@ -11416,44 +12179,6 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
         }
         memo_step_plan_destroy(plan);
     }
-    return status;
-}
-
-/* Every rank takes the same way: plans fit on all ranks or on none. */
-memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
-                                memo_error* error) {
-    int is_alpha, is_memo;
-    memo_session_desc first;
-    memo_profile* profiles;
-    memo_step_plan* plan = NULL;
-    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
-    *session = NULL;
-    if (status) return status;
-    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    is_memo = desc->policy == MEMO_POLICY_MEMO;
-    first = *desc;
-
-    /* Times are needed only if not everything can be kept. */
-    if (is_memo) first.n_outputs = memoi_session_outputs(desc);
-    if (is_memo) first.policy = MEMO_POLICY_KEEP;
-    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
-    if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
-        memo_step_plan_destroy(plan);
-        plan = NULL;
-        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
-        status = profiles ? memo_session_measure(desc, profiles, error)
-                          : memoi_session_verdict(desc, memob_no_memory(error, "a profile"), error);
-        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
-        MEMO_FREE(profiles);
-    }
-    if (!status) status = memo_session_open(desc, plan, session, error);
-    if (!status) {
-        (*session)->own_plan = plan;
-        return status;
-    }
-    memo_step_plan_destroy(plan);
-    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
     return status;
 }
 

@@ -126,7 +126,8 @@ extern "C" {
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
  *     >>session measure        the times of a micro-batch that runs
- *     >>session life           measure, plan, open in a row
+ *     >>session timing         the first training steps give the times of the plan behind them
+ *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -199,6 +200,7 @@ extern "C" {
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
 #include "plan/session/measure.h"
+#include "plan/session/timing.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"
 #endif /* MEMO_PLAN_IMPLEMENTATION */

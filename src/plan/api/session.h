@@ -347,6 +347,8 @@ typedef struct memo_session_output {
 } memo_session_output;
 #define MEMO_NO_OUTPUTS (-1)
 
+typedef struct memo_step_plan memo_step_plan;
+
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
     const memo_device* device;
@@ -466,6 +468,15 @@ typedef struct memo_session_desc {
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
+     * the plan depends on times; negative: none, the session plans by estimates. */
+    int32_t timed_steps;
+    /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
+     * the files are there (on every rank), and written once times are known.  NULL: none. */
+    const char* profile_path;
+    /* The session has planned again: addresses are new.  Called when a micro-batch begins; NULL:
+     * not called. */
+    void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
@@ -483,8 +494,8 @@ typedef struct memo_session_desc {
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
  * plans of the other shapes are owned by the plan. */
-typedef struct memo_step_plan {
-    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+struct memo_step_plan {
+    memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
@@ -516,7 +527,7 @@ typedef struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
-} memo_step_plan;
+};
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
  * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
@@ -701,4 +712,8 @@ typedef struct memo_session_info {
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
+/* The times of a shape with a backward that the session plans by: of its first training steps, or
+ * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
+MEMO_TRY memo_status memo_session_get_profile(const memo_session* session, int32_t shape,
+                                              memo_profile* profile, memo_error* error);
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);

@@ -55,7 +55,7 @@ MEMOI void memoi_inspector_retire(memo_session* s) {
 /* Checks from now on. */
 MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->spans_s ? c->slot_bytes : 0);
+    c->slots = c->engine.device_memory + (s->spans_s || s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->shape = -1;
     c->kinds = 0;
@@ -72,13 +72,13 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to measure, a layer more: no layer then has the slot of the session that trains, so that
- * the forward does not find a kept address there. */
+ * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had before,
+ * so that the forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->spans_s ? 4 : 3;
+    const int n_slots = s->spans_s || s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     if (c->engine.device_memory) { /* of the shape measured before */

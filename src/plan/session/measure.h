@@ -60,6 +60,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    const int waits = s->timing.plan && s->steps->order; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
@@ -76,7 +77,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     for (int i = 0; i < 3; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
             memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
-        for (int32_t step = 0; step < s->n_steps; step++) {
+        for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
                       memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
@@ -425,7 +426,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
     for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
+        status = memoi_session_plan_shapes(NULL, &own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);

@@ -43,17 +43,18 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
-/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
- * in the order of their requests, then the engine's memory, which is the first request.  No plan
- * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
+ * buffers from the last request on, then states, then the engine's memory, which is the first
+ * request.  No plan becomes larger, because nothing else ever uses these bytes.  Returns the number
+ * of bytes. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t end_bytes = 0;
-    for (int64_t i = 1; i <= plan->n_buffers; i++) {
-        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+    for (int64_t i = plan->n_buffers - 1; i >= 0; i--) {
+        memo_buffer* buffer = &plan->buffers[i];
         if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
         if (is_fixed) buffer->offset_bytes = end_bytes;
         buffer->is_fixed = is_fixed;
-        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+        end_bytes += memob_buffer_bytes(plan, i);
     }
     return end_bytes;
 }
@@ -749,6 +750,21 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
+/* 1: the session that plans again keeps its states where they are. */
+MEMOI int memoi_session_keeps_states(const memo_session* s) {
+    return s->planner && s->planner->timing.keeps_states;
+}
+
+/* Streams what the open plan streams, and chooses the stage. */
+MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->planner->parts[0].plan;
+    memo_status status;
+    s->update_at = plan->update_at;
+    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
+                                       plan->update_is_on_host, error);
+    return status ? status : memoi_session_choose(s, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -774,7 +790,10 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
+        if (!status && !i && memoi_session_keeps_states(s))
+            status = memoi_session_keep(s, error);
+        else if (!status)
+            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
@@ -804,11 +823,12 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The longest shape with a backward comes first.  Every other shape gets
  * the device memory that the longest takes, so that the shapes together need no more; a shape that
  * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
  * states. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,
                                             memo_error* error) {
     memo_session* s;
@@ -816,6 +836,8 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->planner = planner;
+    if (!status && planner) s->setup = &planner->own_setup;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {

@@ -133,3 +133,66 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
 }
+
+/* --- the first training steps are timed --- */
+
+/* 1: a micro-batch with a backward begins a step. */
+MEMOI int memoi_session_begins_step(const memo_session* s) {
+    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    return !s->states->layers[0].has_gradients || s->states->is_pending;
+}
+
+/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
+ * lost. */
+MEMOI int memoi_session_time_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
+        const int begins = memoi_session_begins_step(s);
+        if (begins && t->n_begun >= t->due) t->plan(s);
+        t->n_begun += begins;
+        t->n_batches++;
+    }
+    if (t->is_lost)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "memo_session_begin: memory was lost while the session planned again");
+    return !t->is_lost;
+}
+
+/* Two timers of each span, before the first that is timed. */
+MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
+        memo_event* event = &s->timers[k / 2].events[k % 2];
+        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
+        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
+        if (!*event) status = memo_event_create(s->device, event, NULL);
+    }
+    return status;
+}
+
+/* Times this micro-batch if it is a whole one, behind the first step. */
+MEMOI void memoi_session_time_batch_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    memoi_session_part* part = s->part;
+    const int is_whole = !s->batch.is_forward_only && s->batch.n_rows == s->steps->layer_rows;
+    if (!t->plan || s->next_turn) return;
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+        s->timers[k].span_s = NULL;
+    s->spans_s = NULL;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
+    if (!t->is_open) return;
+    if (memoi_session_create_timers(s)) t->is_open = 0;
+    if (t->is_open) s->spans_s = part->spans_s;
+
+    s->repetition = part->n_timed;
+    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
+        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
+}
+
+/* It counts if it has ended without an error.  The update behind it is timed with it. */
+MEMOI void memoi_session_time_batch_end(memo_session* s) {
+    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    s->timing.is_open = 0;
+    s->part->n_timed++;
+}
