@@ -8455,9 +8455,9 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
+    status = memo_session_flush(s, error); /* which knows what it leaves */
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    status = memo_session_flush(s, error);
     return status ? status
                   : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                           n_bytes, error);
@@ -11814,7 +11814,8 @@ MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_
     return status;
 }
 
-/* Copies the states that are streamed in an engine to another engine. */
+/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
+ * changed on the device return to the host, as another plan will take their places. */
 MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
                                              memob_states* to, memo_error* error) {
     enum { PIECE_BYTES = 1 << 20 };
@@ -11824,11 +11825,13 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
         for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t size_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
             for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
                 status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
-                if (!status) status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
+                if (!status && to)
+                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
             }
         }
     }
@@ -11873,8 +11876,10 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     if (!status && moves) {
         MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
         bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-        status = bytes ? memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error)
-                       : memob_no_memory(error, "the states that another plan places elsewhere");
+        if (!bytes)
+            status = memob_no_memory(error, "the states that another plan places elsewhere");
+        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
+        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
     }
     status = memoi_session_verdict(&s->desc, status, error);
     if (status) {

@@ -476,6 +476,45 @@ TEST(times_are_lines) {
     }
 }
 
+/* A session times itself on the virtual device, whose copies take no time, in slices and at once.
+ * The step that its plan predicts is the step that then runs. */
+TEST(sessions_that_time_themselves_predict_their_steps) {
+    double worst = 0;
+    int n_recomputed = 0;
+    for (int k = 0; k < 6; k++) {
+        static model m;
+        const int64_t n = 48, rows_now = k % 3 ? 16 * (k % 3) : n;
+        model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
+        m.t.desc.tile_rows = 1;
+        m.t.desc.forward = virtual_forward, m.t.desc.backward = virtual_backward;
+        m.t.desc.recompute = virtual_recompute;
+        m.t.desc.timed_steps = 3 + k % 2;
+        m.t.desc.host_bytes = k > 2 ? 8192 : 0; /* some rows must be recomputed */
+        CHECK_OK(memo_session_get_least(&m.t.desc, &m.t.desc.device_bytes, &error));
+        own_device* inner = new_device(MEMO_ZERO(memo_host_device_desc));
+        memo_device device = virtual_device(inner);
+        memo_stream stream = new_stream(&device, "compute");
+        m.t.desc.device = &device;
+        m.t.desc.computes_on_host = 0;
+        m.t.desc.compute_stream = stream;
+        CHECK_OK(memo_session_create(&m.t.desc, &m.session, &error));
+        for (int i = 0; i < 5 && m.session; i++) CHECK_OK(run_batch(&m, n, 0));
+        memo_session_info info;
+        const double begin_s = virtual_clock.now_s;
+        CHECK_OK(run_batch(&m, n, 0));
+        memo_session_get_info(m.session, &info);
+        const double took_s = virtual_clock.now_s - begin_s, said_s = info.plan->times->step_s;
+        n_recomputed += info.plan->times->recompute_s > 0;
+        worst = fmax(worst, fabs(said_s / took_s - 1));
+        CHECK_CASE(fabs(said_s / took_s - 1) < 0.005, "case %d: predicted %g, took %g", k, said_s,
+                   took_s);
+        memo_session_destroy(m.session);
+        memo_stream_destroy(&device, stream, NULL);
+    }
+    printf("# off by at most %.2g of a step\n", worst);
+    CHECK_IS(n_recomputed, >, 0);
+}
+
 /* A layer in four is late, and takes 4 s instead of 1 s.  The profile's layers take what measured
  * micro-batches took, not the sum of medians. */
 static void late_compute(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,

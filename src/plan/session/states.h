@@ -321,9 +321,9 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
+    status = memo_session_flush(s, error); /* which knows what it leaves */
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    status = memo_session_flush(s, error);
     return status ? status
                   : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                           n_bytes, error);
