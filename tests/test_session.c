@@ -959,7 +959,9 @@ typedef struct rank_model {
     int is_apart; /* another rank did not come, or with another number of values */
     memo_status status;
     memo_error error;
-    const char* path; /* of a plan that it reads instead; NULL: none */
+    const char* path;    /* of a plan that it reads instead; NULL: none */
+    int64_t fails_later; /* the call that fails after the session is there; -1: none, 0: earlier */
+    int64_t n_failed;    /* micro-batches */
     int64_t rows[8 * 4];
     int64_t device_bytes;
     memo_profile profile[2];
@@ -996,12 +998,19 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     }
     r->status = memo_session_create(&r->m.desc, &s, &r->error);
     if (r->status) return MEMO_STATUS_OK;
-    settle(&r->m, s, 0);
+    if (!r->fails_later) {
+        r->faults.failing_call = 0;
+        settle(&r->m, s, 0);
+    }
+    if (r->fails_later > 0) r->faults.failing_call = r->faults.n_calls + r->fails_later;
+    for (int i = 0; i < 6 && r->fails_later; i++) /* whatever fails: all ranks begin as often */
+        r->n_failed += memo_session_run(s, NULL, NULL) != MEMO_STATUS_OK;
     memo_session_info info;
     memo_session_get_info(s, &info);
     memcpy(r->rows, info.plan->swap.rows,
            (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
     r->device_bytes = info.plan->device_bytes;
+    r->step_s = info.plan->times ? info.plan->times->step_s : 0;
     r->faults.failing_call = 0;
     r->status = memo_session_run(s, NULL, &r->error);
     return MEMO_STATUS_OK;
@@ -1047,6 +1056,7 @@ static void open_rank(int32_t rank) {
     r->m.desc.shapes = two_shapes;
     r->m.desc.n_shapes = 2;
     r->n_agreed = r->is_apart = 0;
+    r->fails_later = r->n_failed = 0;
     r->path = NULL;
     r->m.desc.agree = agree;
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
@@ -1137,6 +1147,39 @@ TEST(a_fault_on_one_rank_fails_all) {
         }
     }
     CHECK_IS(n_faults, >, 60);
+}
+
+/* Ranks plan again at the same step, by the same times, or not at all, if a call of one of them
+ * fails in any step; then all go on. */
+TEST(a_fault_keeps_ranks_together_while_they_plan_again) {
+    int64_t n_calls, n_faults = 0, n_planned = 0, n_stayed = 0;
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+    ranks[0].fails_later = ranks[1].fails_later = -1;
+    run_ranks(2);
+    n_calls = ranks[0].faults.n_calls;
+    CHECK(ranks[0].step_s > 0 && fabs(ranks[0].step_s / ranks[1].step_s - 1) < 1e-9);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
+    for (int64_t k = 1; k < n_calls; k += memo_test_all() ? 3 : memo_test_int(8, 24)) {
+        for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+        ranks[0].fails_later = k;
+        ranks[1].fails_later = -1;
+        if (!run_ranks(2)) return;
+        n_faults += ranks[0].faults.failed != NULL;
+        for (int32_t i = 0; i < 2; i++)
+            CHECK_CASE(!ranks[i].status && ranks[i].n_failed <= 1, "call %lld (%s): rank %d: %s",
+                       (long long)k, ranks[0].faults.failed ? ranks[0].faults.failed : "none",
+                       (int)i, ranks[i].error.message);
+        CHECK_CASE(!memcmp(ranks[0].rows, ranks[1].rows, sizeof ranks[0].rows), "call %lld (%s)",
+                   (long long)k, ranks[0].faults.failed);
+        CHECK((ranks[0].step_s > 0) == (ranks[1].step_s > 0));
+        n_planned += ranks[0].step_s > 0;
+        n_stayed += ranks[0].step_s <= 0;
+        for (int32_t i = 0; i < 2; i++) memo_host_device_destroy(ranks[i].m.host);
+    }
+    printf("# %lld faults: %lld times planned again, %lld times not\n", (long long)n_faults,
+           (long long)n_planned, (long long)n_stayed);
+    CHECK_CASE(n_faults > 5 && n_planned > 3, "%lld, %lld", (long long)n_faults,
+               (long long)n_planned);
 }
 
 TEST(a_rank_without_a_plan_fails_all) {
