@@ -6666,6 +6666,7 @@ enum {
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
+    double scale;         /* of what is added */
 } memoi_timer;
 
 /* Copies that run beside every second micro-batch that measures: to the host in the forward, to
@@ -8036,6 +8037,14 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
+/* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
+MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
+    const double rows = (double)memoi_session_rows(s, step);
+    if (!s->timing.plan || what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
+}
+
 /* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -8043,7 +8052,7 @@ MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, 
     if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
     if (timer->span_s && !status)
         status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
-    if (timer->span_s) *timer->span_s += took_s;
+    if (timer->span_s) *timer->span_s += took_s * timer->scale;
     timer->span_s = NULL;
     return status;
 }
@@ -8058,7 +8067,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (!span_s || s->error.status) return;
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
-        *span_s += is_end ? memob_now_s() : -memob_now_s();
+        *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
         return;
     }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
@@ -8068,6 +8077,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
+    if (is_end) timer->scale = memoi_session_scale(s, step, what);
     if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
 }
@@ -8108,11 +8118,13 @@ MEMOI memo_status memoi_session_create_timers(memo_session* s) {
     return status;
 }
 
-/* Times this micro-batch if it is a whole one, behind the first step. */
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and all
+ * slices. */
 MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     memoi_session_part* part = s->part;
-    const int is_whole = !s->batch.is_forward_only && s->batch.n_rows == s->steps->layer_rows;
+    const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
+                         s->batch.n_rows > (s->n_slices - 1) * s->steps->n_rows;
     if (!t->plan || s->next_turn) return;
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;

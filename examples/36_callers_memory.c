@@ -101,8 +101,6 @@ static memo_status open_session(trainer* t, int is_teacher, void* device_memory,
     desc.forward = forward, desc.between = between;
     desc.backward = backward, desc.recompute = recompute;
     if (is_teacher) desc.shapes = &forwards, desc.n_shapes = 1;
-    desc.n_outputs = MEMO_NO_OUTPUTS; /* a micro-batch sets all that it changes */
-    desc.measure_s = 0.2;
     desc.device_bytes = SESSION_BYTES, desc.device_memory = device_memory;
     desc.host_bytes = host_bytes, desc.host_memory = host_memory;
     return memo_session_create(&desc, session, error);

@@ -304,6 +304,7 @@ enum {
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
+    double scale;         /* of what is added */
 } memoi_timer;
 
 /* Copies that run beside every second micro-batch that measures: to the host in the forward, to
