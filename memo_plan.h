@@ -9,7 +9,8 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_measure, memo_session_plan and memo_session_open in one
+ *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then times
+ *        its first training steps and plans again
  *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
@@ -281,7 +282,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
 /* ---- 4 session: from tensors and a budget to a running step -------------------------------------
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
- * measures, plans, and opens an arena and a swap engine that fit.
+ * plans, and opens an arena and a swap engine that fit.
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
@@ -290,16 +291,39 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
  *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
  *     desc.device_bytes = (int64_t)4 << 30;
- *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
  *     memo_session_create(&desc, &session, &error);
  *     for (step = 0; step < n_steps; step++) {
  *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
  *         update(parameters, gradients);
  *     }
  *
- * Create is three steps in a row, each usable alone:
+ * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
+ * same bits, so the first training steps run by a plan that fits (everything recomputed, if that
+ * fits), and are timed; then the session plans by their times, between two steps, and goes on.  No
+ * function of the trainer runs only to be timed.  What is timed:
  *
- *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     desc.timed_steps   steps before the plan, 4 by default, of which the first does not count.
+ *                        Micro-batches with fewer than half of their shape's rows, forwards alone,
+ *                        and what fails do not count; if too few count, the session waits as long
+ *                        again.  In these steps recompute is called for all rows of each tensor.
+ *     before the steps   copies of the session's own bytes to the host and back, and a file
+ *     not timed          an update at another place than the first plan's; shapes that have not
+ *                        trained get the times of others, by rows
+ *
+ * When the session plans again, the device memory stays the same block, of all device_bytes.
+ * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
+ * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
+ * the place of the update stay.  Buffers of MEMO_IN_SHAPE lose their bytes.  States keep their
+ * bytes, and move if host_bytes and disk_bytes have room for both plans' states at once and
+ * host_memory is NULL; otherwise they stay where they are, and rows alone are planned.  Pending
+ * updates run first.  `step` runs dry, as for every plan.  If the plan cannot be opened, for
+ * instance because no memory can be pinned, the first plan stays, with a line in the log.  All
+ * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
+ * next run, which then begins by the second plan.
+ *
+ * With times from elsewhere, in a row or alone:
+ *
+ *     memo_session_measure(&desc, &profile, &error);          // times, in runs that do not train
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
@@ -430,7 +454,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session that
+ * times itself keeps the place of the first update: on the device, if that fits.  Predicted
  * times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
@@ -569,8 +594,8 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  *
  * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
  * each other, in memory that other shapes use for other things.  So the keys and values of a
- * generation grow from call to call, and take nothing from training.  row_bytes counts for the
- * shape's rows. */
+ * generation grow from call to call, and take nothing from training.  A session that plans again
+ * ends them.  row_bytes counts for the shape's rows. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -658,7 +683,8 @@ typedef struct memo_session_desc {
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
-     * Called for every plan that is tried; the addresses of the last call remain valid. */
+     * Called for every plan that is tried until the session is there; the addresses of the last
+     * call remain valid. */
     void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
@@ -679,19 +705,19 @@ typedef struct memo_session_desc {
      * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
-     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
-     * changes, or changes only states and other memory of the session.  0: measuring is refused
-     * unless `measuring` is set. */
+    /* For memo_session_verify, which compares these bytes, and memo_session_measure: both run
+     * micro-batches that do not train, so the bytes are saved before and given back after.
+     * MEMO_NO_OUTPUTS: a micro-batch sets whatever it changes, or changes only states and other
+     * memory of the session.  0: memo_session_measure refuses unless `measuring` is set. */
     const memo_session_output* outputs;
     int32_t n_outputs;
-    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+    /* Optional: called with 1 before micro-batches that do not train, with 0 after them.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
      * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
      * fifth faster than a model's weights: call memo_session_fill_states here. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only to measure, for all rows of each tensor. */
+     * recompute is called only in steps that are timed, for all rows of each tensor. */
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
@@ -753,8 +779,8 @@ typedef struct memo_session_desc {
     /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
      * the files are there (on every rank), and written once times are known.  NULL: none. */
     const char* profile_path;
-    /* The session has planned again: addresses are new.  Called when a micro-batch begins; NULL:
-     * not called. */
+    /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
+     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: not called. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -833,9 +859,10 @@ MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
 MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
-/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
- * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
- * the three; a policy that may need times takes outputs or `measuring` in any case. */
+/* Plans and opens; the session then times its first steps, if the plan depends on times: see
+ * Self-timing.  It does not if policy MEMO can keep everything on the device, states too, nor for
+ * policies that need no times.  The session owns the plan.  Errors: of both, and of profile files;
+ * UNSUPPORTED (a link or a file so slow that timing copies would take minutes). */
 MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -889,7 +916,8 @@ typedef struct memo_batch {
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
-/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+/* The same in pieces.  memo_session_begin abandons an open micro-batch, and plans after the steps
+ * that are timed, which waits for the device and takes as long as planning does.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
@@ -935,8 +963,8 @@ MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32
  * memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
- * changes; the bytes are there while the layer is open. */
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
+ * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
  * the state. */

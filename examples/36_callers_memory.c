@@ -3,7 +3,7 @@
  *
  * A framework's allocator keeps what it has taken, so memory that memo takes beside it is missing
  * there.  Here the framework gives one block of device memory and one of pinned memory.  Sessions,
- * also while they measure, and the trainer's arrays lie in these blocks.
+ * also while they time copies, and the trainer's arrays lie in these blocks.
  *
  * The layers are row kernels, which run on a host device and on a GPU alike.
  * examples/pytorch/session_in_tensor.py gives torch tensors as blocks.

@@ -881,6 +881,27 @@ TEST(times_of_any_policy_may_be_asked_for) {
     }
 }
 
+/* Micro-batches of at least half of the rows count; shorter ones do not, and the session waits. */
+TEST(short_micro_batches_are_timed_in_proportion) {
+    static const int64_t rows[] = {64, 40, 32, 31};
+    for (int k = 0; k < 4; k++) {
+        memo_session* s = NULL;
+        memo_profile profile;
+        const memo_batch batch = {.n_rows = rows[k]};
+        model m;
+        timed_model(&m);
+        open_device(&m, m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        is_training = 1;
+        for (m.micro_batch = 0; m.micro_batch < 12; m.micro_batch++)
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        CHECK_IS(planned_at, ==, k < 3 ? 4 : -1);
+        CHECK((memo_session_get_profile(s, 0, &profile, &error) == MEMO_STATUS_OK) == (k < 3));
+        CHECK(k == 3 || profile.n_rows == 64);
+        finish(&m, s);
+    }
+}
+
 static int refuses_host, n_refused_pins;
 static memo_status refused_host_alloc(void* context, int64_t n_bytes, void** address,
                                       memo_error* e) {
