@@ -9,8 +9,8 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then times
- *        its first training steps and plans again
+ *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *        times its first training steps and plans again
  *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
@@ -454,8 +454,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session that
- * times itself keeps the place of the first update: on the device, if that fits.  Predicted
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session
+ * that times itself keeps the place of the first update: on the device, if that fits.  Predicted
  * times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
@@ -780,7 +780,7 @@ typedef struct memo_session_desc {
      * the files are there (on every rank), and written once times are known.  NULL: none. */
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
-     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: not called. */
+     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -916,8 +916,8 @@ typedef struct memo_batch {
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
-/* The same in pieces.  memo_session_begin abandons an open micro-batch, and plans after the steps
- * that are timed, which waits for the device and takes as long as planning does.  Begin calls return 1 if
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
+ * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
@@ -8146,8 +8146,8 @@ MEMOI memo_status memoi_session_create_timers(memo_session* s) {
     return status;
 }
 
-/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and all
- * slices. */
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
+ * all slices. */
 MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     memoi_session_part* part = s->part;
@@ -8584,8 +8584,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had before,
- * so that the forward does not find a kept address there. */
+ * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had
+ * before, so that the forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
@@ -10731,10 +10731,10 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape, for an open session that plans again, or for another (NULL).  The longest shape with a backward comes first.  Every other shape gets
- * the device memory that the longest takes, so that the shapes together need no more; a shape that
- * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states. */
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
+ * longest shape with a backward comes first.  Every other shape gets the device memory that the
+ * longest takes, so that the shapes together need no more; a shape that does not fit there gets
+ * all of the budget.  If a shape lacks device memory, all stream more states. */
 MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,
@@ -10969,9 +10969,10 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A session
- * that plans again takes its whole budget, if it gets so much.  Without memory of the caller states
- * take their own.  On the host, what has a file comes first: it has whole pages, as a file needs. */
+/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
+ * session that plans again takes its whole budget, if it gets so much.  Without memory of the
+ * caller states take their own.  On the host, what has a file comes first: it has whole pages, as a
+ * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;

@@ -8,8 +8,8 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then times
- *        its first training steps and plans again
+ *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *        times its first training steps and plans again
  *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets

@@ -174,8 +174,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session that
- * times itself keeps the place of the first update: on the device, if that fits.  Predicted
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session
+ * that times itself keeps the place of the first update: on the device, if that fits.  Predicted
  * times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
@@ -500,7 +500,7 @@ typedef struct memo_session_desc {
      * the files are there (on every rank), and written once times are known.  NULL: none. */
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
-     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: not called. */
+     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -636,8 +636,8 @@ typedef struct memo_batch {
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
-/* The same in pieces.  memo_session_begin abandons an open micro-batch, and plans after the steps
- * that are timed, which waits for the device and takes as long as planning does.  Begin calls return 1 if
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
+ * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);

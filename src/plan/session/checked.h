@@ -72,8 +72,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had before,
- * so that the forward does not find a kept address there. */
+ * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had
+ * before, so that the forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;

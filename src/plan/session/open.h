@@ -3,9 +3,10 @@
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A session
- * that plans again takes its whole budget, if it gets so much.  Without memory of the caller states
- * take their own.  On the host, what has a file comes first: it has whole pages, as a file needs. */
+/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
+ * session that plans again takes its whole budget, if it gets so much.  Without memory of the
+ * caller states take their own.  On the host, what has a file comes first: it has whole pages, as a
+ * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;

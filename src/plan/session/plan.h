@@ -823,10 +823,10 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape, for an open session that plans again, or for another (NULL).  The longest shape with a backward comes first.  Every other shape gets
- * the device memory that the longest takes, so that the shapes together need no more; a shape that
- * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states. */
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
+ * longest shape with a backward comes first.  Every other shape gets the device memory that the
+ * longest takes, so that the shapes together need no more; a shape that does not fit there gets
+ * all of the budget.  If a shape lacks device memory, all stream more states. */
 MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,

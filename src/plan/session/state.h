@@ -179,8 +179,8 @@ MEMOI memo_status memoi_session_create_timers(memo_session* s) {
     return status;
 }
 
-/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and all
- * slices. */
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
+ * all slices. */
 MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     memoi_session_part* part = s->part;
