@@ -716,6 +716,11 @@ typedef struct memo_session_desc {
      * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
      * fifth faster than a model's weights: call memo_session_fill_states here. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  Called before micro-batches that only
+     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
+     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only in steps that are timed, for all rows of each tensor. */
     int32_t backward_recomputes;
@@ -1212,7 +1217,7 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 }
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
+    return memoi_problem_is_easy(problem) && !problem->has_alignment;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -2814,6 +2819,11 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+#ifndef MEMOI_PROVE
+#define MEMOI_PROVE(search, step, a, b) 1
+#endif
+
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];
@@ -3017,6 +3027,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* The rules below need an item that cannot be the lowest, and one that can. */
     if (n_lifted == 0) return 1; /* then neither rule says more */
+    if (look.n_choices == 0) (void)MEMOI_PROVE(search, 's', s, 0);
     if (look.n_choices == 0) return 0;
 
     /* Head: the items from each bound upward must fit under the capacity. */
@@ -3028,13 +3039,17 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (set) above |= (uint64_t)1 << i;
         most -= search->size[i];
         spare = memob_max(spare, items[i].spare);
-        if (bound[i] > memoi_search_base(search, above, most + spare)) return 0;
+        if (bound[i] <= memoi_search_base(search, above, most + spare)) continue;
+        (void)MEMOI_PROVE(search, 's', s, 0);
+        return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
-    for (k = 0; k < n_lifted; k++)
+    for (k = 0; k < n_lifted; k++) {
+        (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+    }
     return 1;
 }
 
@@ -3151,8 +3166,11 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->bound >= part->floor) continue;
-        for (; i < next; i++)
-            if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
+        for (; i < next; i++) {
+            if (search->is_placed[i]) continue;
+            (void)MEMOI_PROVE(search, 'f', i, part->floor);
+            if (!memoi_search_raise(search, i, part->floor)) return 0;
+        }
     }
     for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
          s++) {
@@ -3161,8 +3179,10 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
         search->weight[s] += 1;
         return 0;
     }
-    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++)
-        if (!memoi_search_block(search, i)) return 0; /* no placed item is blocked */
+    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++) {
+        (void)MEMOI_PROVE(search, 'k', i, 0); /* no placed item is blocked */
+        if (!memoi_search_block(search, i)) return 0;
+    }
     return 1;
 }
 
@@ -3255,16 +3275,21 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     memoi_verdict verdict = MEMOI_FAILED;
     memoi_failure state = {0, 0};
     int is_first = 1;
+    (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (part.is_done) return MEMOI_FOUND;
         if (is_first) state = part.state;
+        if (part.is_done) verdict = MEMOI_FOUND;
+        if (part.is_done) break;
 
         /* Stop here if this state failed before, or if a bound shows that it must fail. */
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
-        if (known->low == part.state.low && known->high == part.state.high) break;
+        if (known->low == part.state.low && known->high == part.state.high &&
+            MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
+            break;
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
 
@@ -3273,13 +3298,16 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         if (cut < end) {
             for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
                 cut = memoi_search_cut(search, s, end);
+                (void)MEMOI_PROVE(search, 'w', s, cut);
                 verdict = memoi_search_node(search, s, cut);
+                (void)MEMOI_PROVE(search, 'v', verdict, 0);
             }
             break;
         }
 
         /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
 
@@ -3287,8 +3315,10 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         branch = memoi_search_now(search);
         for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
             memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+        (void)MEMOI_PROVE(search, 'p', chosen, 0);
         if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
         if (verdict != MEMOI_FAILED) break;
+        (void)MEMOI_PROVE(search, 'b', chosen, 0);
         memset(search->is_stale + begin, 0, (size_t)(end - begin));
         memoi_search_undo(search, branch);
         memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
@@ -3296,6 +3326,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
+    (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
@@ -3815,6 +3846,12 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
         if (e->end[i] > *largest) *largest = e->end[i];
     }
     return 1;
+}
+
+/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
+ * is likely to end. */
+MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
+    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
 
 /* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
@@ -4445,7 +4482,9 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
         memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              loop->has_exact > 0
+                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
+                                  : n_nodes,
                               loop->effort, loop->best);
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
@@ -8969,7 +9008,8 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows; tile_rows of %lld would work"
+                        "in tiles of %lld rows; check row_bytes; if they are right, tile_rows "
+                        "of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
                         "`begin`, check row_bytes, or make it WHOLE",
@@ -11531,12 +11571,30 @@ MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error)
     return status;
 }
 
+/* The trainer's own number of all that its update reads; 0: it has none. */
+MEMOI double memoi_session_norm(const memo_session_desc* desc) {
+    return desc->norm ? desc->norm(desc->user) : 0;
+}
+/* Does it still have its value from before runs that are no training? */
+MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
+                                           memo_error* error) {
+    const double now = memoi_session_norm(desc);
+    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
+        "again that they had before measuring; list what else a micro-batch changes and the update "
+        "reads, or let norm be the same for the same bytes",
+        before, now);
+}
+
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
+    double norm = 0;
     memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
     memo_status given = MEMO_STATUS_OK;
     if (status) return status;
@@ -11566,6 +11624,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, error);
+        if (!status) norm = memoi_session_norm(desc);
         status = memoi_session_verdict(desc, status, error);
     }
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -11590,6 +11649,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
     if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     if (!status) status = memoi_session_verdict(desc, given, error);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
@@ -12354,10 +12414,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      memo_step_plan* plan, int is_owned, int stays,
                                      memo_error* error) {
     memo_session* s = NULL;
+    double norm;
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status && is_owned) memo_step_plan_destroy(plan);
     if (status) return status;
     if (is_owned) s->own_plan = plan;
+    norm = memoi_session_norm(desc);
     if (desc->measuring) desc->measuring(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
@@ -12366,6 +12428,7 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
     if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;
     if (stays) return status ? status : given;

@@ -587,17 +587,6 @@ MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t seq
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
 
-/* Copies rows from the whole sequence (n_batch, n_tokens, row_bytes) to a rank's share (n_batch,
- * local_tokens, row_bytes), both in host memory.  Padding rows are set to zero bytes. */
-MEMO_API void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank,
-                                    int64_t n_batch, int64_t row_bytes, const void* whole,
-                                    void* share);
-/* The inverse: writes the rank's rows into whole and drops padding.  Calls for all ranks fill
- * whole. */
-MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank,
-                                   int64_t n_batch, int64_t row_bytes, const void* share,
-                                   void* whole);
-
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2 or
  * more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
@@ -1343,37 +1332,38 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
- * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
- * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp(x) by 3 + |x| / 40
- * units, and a GPU takes an exp below 2^-126 as 0; the LSE by 4 units of 1 or of the LSE.  A NaN
- * stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * bit.  Only exp, log, log1p and tanh may differ, and the order of a loss's sums.  In the merge: by
+ * 4 units in the last place of the weight, and of the larger term of the LSE.  In the
+ * cross-entropy: each exp(x) by 3 + |x| / 40 units, and a GPU takes an exp below 2^-126 as 0; the
+ * LSE by 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element;
+ * 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memoi_f32_bits(float value) {
+MEMO_INLINE uint32_t memo_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memo_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value);
+    uint32_t bits = memo_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1386,15 +1376,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memoi_f32_from_bits(
-        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memo_f32_from_bits(sign |
+                              memo_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1490,8 +1480,9 @@ typedef struct memo_pack_desc {
  * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
  * (memo_loss_read).
  *
- * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
- * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
+ * On a GPU 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l +
+ * 16, l and l + 8, ... are joined.  The host joins chunks of 256 columns in order.  Lane l of
+ * loss_sums adds rows l, l + 32, ... in double. */
 typedef struct memo_cross_entropy_desc {
     const void* logits;    /* (n_rows, n_columns) */
     void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
@@ -1521,8 +1512,8 @@ typedef struct memo_cross_entropy_desc {
  *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
  *               key adds nothing, even if d_out is NaN there, as padding may be
  *
- * sinks takes 8 lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows l, l + 32,
- * ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+ * sink_sums takes 32 lanes a head: lane l adds rows l, l + 32, ... in double; then lanes l and l +
+ * 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
     float* out;            /* (n_rows, n_heads, n_columns); sinks only */
     float* lse;            /* (n_rows, n_heads) */
@@ -1752,227 +1743,20 @@ MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int3
 
 #endif /* MEMO_SP_H */
 
-/* ==== row bodies ============================================================================ */
-/* For the implementation, and for that of memo_cuda.cuh.  A row kernel is a loop over an inline
- * function, which compiles for host and GPU, so that both agree bit for bit.  Names without
- * memoi_ are those that memo_cuda.cuh uses. */
+/* ==== row arithmetic ======================================================================== */
+/* For the implementation, and for that of memo_cuda.cuh: it compiles for host and GPU, so that both
+ * agree.  Names without memoi_ are those that memo_cuda.cuh uses. */
 #if (defined(MEMO_SP_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) &&                      \
-    !defined(MEMO_ROW_BODIES_DONE)
-#define MEMO_ROW_BODIES_DONE
+    !defined(MEMO_ROW_MATH_DONE)
+#define MEMO_ROW_MATH_DONE
 
-/* --- groups: the numbers that a thread reads at a time ---
- *
- * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
- * neighboring threads write neighboring 16 bytes.
- *
- * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of add and
- * cast has two groups, half a row apart, and reads both before it writes; an item of a cast to F32
- * has four.  Row sums read two groups before they add.  Groups are converted only after all are
- * read, so that no read waits for a conversion. */
-
-#define MEMOI_ROW_GROUP 8
+/* --- arithmetic of rows, which is the same on host and GPU --- */
 
 #if defined(__CUDA_ARCH__)
-#define MEMOI_UNROLL  _Pragma("unroll")
-#define MEMOI_VECTORS /* several words in one access */
+#define MEMO_ROW_UNROLL _Pragma("unroll")
 #else
-#define MEMOI_UNROLL
+#define MEMO_ROW_UNROLL
 #endif
-
-/* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
-typedef struct memoi_row_group {
-    uint32_t words[MEMOI_ROW_GROUP];
-} memoi_row_group;
-
-/* Loads 2 or 4 words; the address is aligned to their size. */
-MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
-#if defined(MEMOI_VECTORS)
-    if (n == 4) {
-        uint4 v = *(const uint4*)from;
-        to[0] = v.x;
-        to[1] = v.y;
-        to[2] = v.z;
-        to[3] = v.w;
-    } else {
-        uint2 v = *(const uint2*)from;
-        to[0] = v.x;
-        to[1] = v.y;
-    }
-#else
-    memcpy(to, from, (size_t)n * 4);
-#endif
-}
-MEMO_INLINE void memoi_words_store(void* to, const uint32_t* from, int n) {
-#if defined(MEMOI_VECTORS)
-    if (n == 4)
-        *(uint4*)to = make_uint4(from[0], from[1], from[2], from[3]);
-    else
-        *(uint2*)to = make_uint2(from[0], from[1]);
-#else
-    memcpy(to, from, (size_t)n * 4);
-#endif
-}
-
-MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
-    return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
-}
-
-/* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element.  A word
- * of two 16-bit numbers has the first number in its low half, which memory has on little-endian
- * machines alone. */
-MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
-    int is_f32 = type == MEMO_TYPE_F32;
-    if (MEMOB_IS_BIG_ENDIAN && !is_f32) return 0;
-    if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
-    if (n == 4 && memoi_is_aligned_to(address, is_f32 ? 16 : 8)) return is_f32 ? 4 : 2;
-    return 0;
-}
-
-/* Loads n elements, at most 8 (0 or below: none), followed by zeros. */
-MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo_type type,
-                                  int32_t n) {
-    int words = memoi_row_words(from, type, n), k;
-    MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) group->words[k] = 0;
-    if (words == 2) {
-        memoi_words_load(group->words, from, 2);
-    } else if (words) {
-        memoi_words_load(group->words, from, 4);
-        if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
-    } else {
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
-            if (k >= n) continue;
-            if (type == MEMO_TYPE_F32)
-                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
-            else
-                group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
-        }
-    }
-}
-
-/* A pair of a 16-bit type, to fp32 and back. */
-MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
-    if (type == MEMO_TYPE_BF16) {
-        to[0] = memoi_f32_from_bits(pair << 16);
-        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
-    } else {
-        to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
-        to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
-    }
-}
-MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 /* the same bits, NaN too, in one instruction */
-    uint32_t pair;
-    if (type == MEMO_TYPE_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(from[1]), "f"(from[0]));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(from[1]), "f"(from[0]));
-    return pair;
-#else
-    if (type == MEMO_TYPE_BF16)
-        return memo_bf16_from_f32(from[0]) | (uint32_t)memo_bf16_from_f32(from[1]) << 16;
-    return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
-#endif
-}
-
-MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
-    if (type == MEMO_TYPE_F32) {
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
-    } else {
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
-            memoi_pair_widen(to + 2 * k, group->words[k], type);
-    }
-}
-/* Stores the first n of 8 numbers, 0 to 8. */
-MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
-    const int words = memoi_row_words(to, type, n), is_f32 = type == MEMO_TYPE_F32;
-    memoi_row_group group;
-    int k;
-    MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
-        if (is_f32)
-            group.words[k] = memoi_f32_bits(from[k]);
-        else if (k % 2)
-            group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
-    }
-
-    /* Aligned groups in few accesses, else element by element. */
-    if (words == 2) {
-        memoi_words_store(to, group.words, 2);
-    } else if (words) {
-        memoi_words_store(to, group.words, 4);
-        if (words == 8) memoi_words_store((char*)to + 16, group.words + 4, 4);
-    } else {
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
-            if (k >= n) continue;
-            if (is_f32)
-                ((float*)to)[k] = from[k];
-            else
-                ((uint16_t*)to)[k] = (uint16_t)(group.words[k / 2] >> (k % 2 * 16));
-        }
-    }
-}
-
-/* Numbers of a group: a power of two, whose exponent this is.  memoi_row_rest is how many of the
- * group at `first` a row of n has; a group beyond the row has none, 0 or below. */
-MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
-MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
-    return (n + ((int64_t)1 << shift) - 1) >> shift;
-}
-MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
-    return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
-}
-
-/* Loads the group of a matrix that begins at row and column. */
-MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix, memo_type type,
-                                     int64_t stride, int64_t row, int64_t column, int32_t n) {
-    memoi_group_load(
-        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
-}
-
-MEMO_INLINE void memoi_group_store_at(void* matrix, memo_type type, int64_t stride, int64_t row,
-                                      int64_t column, const float* from, int32_t n) {
-    memoi_group_store((char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), from,
-                      type, n);
-}
-
-/* Two groups of a row, by their first columns.  All of an item are loaded before the first is
- * used. */
-typedef struct memoi_row_pair {
-    int64_t column[2];
-    int32_t n[2]; /* 0 or below: the group is beyond the row */
-} memoi_row_pair;
-MEMO_INLINE memoi_row_pair memoi_row_pair_at(int64_t n_columns, int64_t first, int64_t second,
-                                             int shift) {
-    const memoi_row_pair pair = {
-        {first, second},
-        {memoi_row_rest(n_columns, first, shift), memoi_row_rest(n_columns, second, shift)}};
-    return pair;
-}
-MEMO_INLINE void memoi_pair_load(memoi_row_group groups[2], const void* matrix, memo_type type,
-                                 int64_t stride, int64_t row, const memoi_row_pair* pair) {
-    memoi_group_load_at(&groups[0], matrix, type, stride, row, pair->column[0], pair->n[0]);
-    memoi_group_load_at(&groups[1], matrix, type, stride, row, pair->column[1], pair->n[1]);
-}
-
-/* Splits an item into a row and a number in the row; a row has n_each items. */
-MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
-    int64_t row;
-    if (((uint64_t)item | (uint64_t)n_each) >> 32)
-        row = item / n_each;
-    else
-        row = (int64_t)((uint32_t)item / (uint32_t)n_each);
-    *rest = item - row * n_each;
-    return row;
-}
-
-/* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
-
-#define MEMO_ROW_LANES 8
 
 /* --- merge of partial attention --- */
 
@@ -1999,172 +1783,6 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* The row of the arrays, for a row that is counted through all batches. */
-MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
-    int64_t rest = row, batch = 0;
-    if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
-    return batch * merge->batch_stride_rows + rest;
-}
-
-/* The work of one lane on a row; weights belong to the row. */
-MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
-                                 memo_merge_weights weights) {
-    const int shift = memoi_row_shift(MEMO_TYPE_F32);
-    const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
-    int64_t place;
-    if (weights.part == 0) return;
-    place = memo_merge_place(merge, row);
-    for (int64_t column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
-        const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
-        memoi_row_pair read = pair;
-        memoi_row_group part[2], out[2];
-        if (weights.out == 0) read.n[0] = read.n[1] = 0; /* out may be anything */
-        memoi_pair_load(part, merge->part_out, merge->part_type, n_columns, place, &pair);
-        memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
-
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
-            if (pair.n[i] <= 0) continue;
-            memoi_group_widen(a, &out[i], MEMO_TYPE_F32);
-            memoi_group_widen(b, &part[i], merge->part_type);
-            if (weights.out != 0) {
-                MEMOI_UNROLL
-                for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-                    b[k] = fmaf(weights.part, b[k], weights.out * a[k]);
-            }
-            memoi_group_store_at(merge->out, MEMO_TYPE_F32, n_columns, place, pair.column[i], b,
-                                 pair.n[i]);
-        }
-    }
-}
-
-/* --- add and cast --- */
-
-MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
-    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
-}
-MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
-    return add->n_rows * memoi_add_pairs(add);
-}
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
-    const int shift = memoi_row_shift(add->to_type);
-    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
-    memoi_row_pair pair;
-    memoi_row_group a[2], b[2];
-    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
-    pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
-    memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
-    memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
-    MEMOI_UNROLL
-    for (int i = 0; i < 2; i++) {
-        float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
-        memoi_group_widen(x, &a[i], add->a_type);
-        memoi_group_widen(y, &b[i], add->b_type);
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
-        memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
-                             pair.n[i]);
-    }
-}
-
-/* A group of a cast to F32 reads 8 bytes if the input has 16 bits, so an item has two pairs. */
-MEMO_INLINE int64_t memoi_cast_row_items(const memo_add_desc* cast, int n_pairs) {
-    return memoi_n_shifted(cast->n_columns, memoi_row_shift(cast->to_type) + n_pairs);
-}
-MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
-    return cast->n_rows * memoi_cast_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
-}
-MEMO_INLINE void memoi_cast_item(const memo_add_desc* cast, int64_t item, int n_pairs) {
-    const int shift = memoi_row_shift(cast->to_type);
-    int64_t row = 0, first = item, n_items = memoi_cast_row_items(cast, n_pairs);
-    memoi_row_pair pairs[2];
-    memoi_row_group groups[2][2];
-    if (cast->n_rows > 1) row = memoi_row_of(item, n_items, &first);
-    MEMOI_UNROLL
-    for (int p = 0; p < n_pairs; p++) {
-        const int64_t column = (first + 2 * p * n_items) << shift;
-        pairs[p] = memoi_row_pair_at(cast->n_columns, column, column + (n_items << shift), shift);
-        memoi_pair_load(groups[p], cast->a, cast->a_type, cast->a_stride, row, &pairs[p]);
-    }
-    MEMOI_UNROLL
-    for (int p = 0; p < n_pairs; p++) {
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_group_widen(x, &groups[p][i], cast->a_type);
-            memoi_group_store_at(cast->to, cast->to_type, cast->to_stride, row, pairs[p].column[i],
-                                 x, pairs[p].n[i]);
-        }
-    }
-}
-MEMO_INLINE void memo_cast_item(const memo_add_desc* cast, int64_t item) {
-    if (cast->to_type == MEMO_TYPE_F32)
-        memoi_cast_item(cast, item, 2);
-    else
-        memoi_cast_item(cast, item, 1);
-}
-
-/* --- add packed --- */
-
-MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int t) {
-    return memoi_n_shifted(pack->n_columns[t], memoi_row_shift(pack->rows_type) + 1);
-}
-MEMO_INLINE int64_t memo_add_packed_items(const memo_pack_desc* pack) {
-    return pack->n_ranges ? pack->ends[pack->n_ranges - 1] *
-                                (memoi_pack_pairs(pack, 0) + memoi_pack_pairs(pack, 1))
-                          : 0;
-}
-/* An item of a row, which is a sum of its own. */
-MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) {
-    const int64_t n_first = pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, 0);
-    const int t = item >= n_first; /* the tensor */
-    const int64_t n = pack->n_columns[t];
-    int64_t column, row, place;
-    memo_add_desc add;
-    int32_t k = 0; /* the first range that ends behind row */
-    row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t), &column);
-    for (int32_t step = MEMO_PACK_MAX / 2; step; step /= 2)
-        if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
-    place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
-
-    add.n_rows = 1;
-    add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
-    add.to = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
-    add.a = add.to;
-    add.to_type = add.a_type = pack->rows_type;
-    add.b = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
-    add.b_type = pack->packed_type;
-    memo_add_item(&add, column);
-}
-
-/* --- row sums --- */
-
-MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
-    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
-    float sum = 0;
-    for (int64_t column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns;
-         column += 2 * step) {
-        const memoi_row_pair pair = memoi_row_pair_at(sums->n_columns, column, column + step, 3);
-        memoi_row_group a[2], b[2];
-        memoi_pair_load(a, sums->a, sums->a_type, sums->a_stride, row, &pair);
-        memoi_pair_load(b, sums->b, sums->b_type, sums->b_stride, row, &pair);
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
-            if (pair.n[i] <= 0) continue;
-            memoi_group_widen(x, &a[i], sums->a_type);
-            memoi_group_widen(y, &b[i], sums->b_type);
-            MEMOI_UNROLL
-            for (int k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
-        }
-    }
-    return sum;
-}
-MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
-    ((float*)sums->to)[row] = sum;
-}
-
 /* --- cross-entropy --- */
 
 #define MEMO_LOSS_LANES 32
@@ -2174,7 +1792,7 @@ typedef struct memo_softmax_sum {
     float max, sum; /* the sum of exp(z - max) */
 } memo_softmax_sum;
 
-MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
+MEMO_INLINE memo_softmax_sum memo_softmax_none(void) {
     const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
@@ -2202,7 +1820,7 @@ MEMO_INLINE float memoi_exp_by_two(float x) {
     return fmaf(power, fmaf(t, -0.693147181f, x), power);
 }
 /* exp(x), x <= 0, of which the loss needs one or two an element. */
-MEMO_INLINE float memoi_loss_exp(float x) {
+MEMO_INLINE float memo_loss_exp(float x) {
 #if defined(__CUDA_ARCH__)
     return memoi_exp_by_two(x);
 #else
@@ -2220,7 +1838,7 @@ MEMO_INLINE float memoi_larger(float x, float y) {
 }
 /* The sum relative to a maximum that is not below its own. */
 MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
-    return x.max == max ? x.sum : x.sum * memoi_loss_exp(x.max - max);
+    return x.max == max ? x.sum : x.sum * memo_loss_exp(x.max - max);
 }
 MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
     memo_softmax_sum both;
@@ -2229,7 +1847,7 @@ MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_
     return both;
 }
 
-MEMO_INLINE float memoi_softcap(const memo_cross_entropy_desc* entropy, float x) {
+MEMO_INLINE float memo_softcap(const memo_cross_entropy_desc* entropy, float x) {
     return entropy->softcap > 0 ? entropy->softcap * tanhf(x / entropy->softcap) : x;
 }
 /* Its derivative, 1 - tanh^2, which keeps its precision where tanh rounds to 1. */
@@ -2239,169 +1857,34 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
 }
 
 /* Adds n numbers, in order.  A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_add(memo_softmax_sum to, const float* x, int n) {
+MEMO_INLINE memo_softmax_sum memo_softmax_add(memo_softmax_sum to, const float* x, int n) {
     float max = to.max, base;
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int k = 0; k < n; k++) max = memoi_larger(x[k], max);
     base = max == -INFINITY ? 0.0f : max;
     to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
-    MEMOI_UNROLL
-    for (int k = 0; k < n; k++) to.sum += memoi_loss_exp(x[k] - base);
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < n; k++) to.sum += memo_loss_exp(x[k] - base);
     return to;
 }
 
-/* Adds the first n numbers of a group.  label: the place of the label in the group, if the label is
- * there. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
-                                                 memo_softmax_sum to, const memoi_row_group* group,
-                                                 int32_t n, int64_t label) {
-    float x[MEMOI_ROW_GROUP];
-    memoi_group_widen(x, group, entropy->type);
-    MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
-    return memoi_softmax_add(to, x, MEMOI_ROW_GROUP);
-}
-
 /* The label's column among these; -1: it is not. */
-MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+MEMO_INLINE int64_t memo_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
     int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
     return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
-/* A lane takes a row in pairs of groups.  A pair is plain if both groups are whole and aligned and
- * lack the label, and if there is no softcap.  Nearly all pairs are plain, and a loop of their own
- * leaves out every test of the others. */
-typedef struct memoi_loss_walk {
-    const char* logits; /* the row's */
-    int64_t column;     /* the lane's next pair */
-    int64_t step;       /* between the groups of a pair; pairs are two steps apart */
-    int64_t plain_end;  /* no pair from here on is plain */
-    int64_t label_pair; /* the lane's pair with the label; plain_end: none */
-} memoi_loss_walk;
-
-MEMO_INLINE memoi_loss_walk memoi_loss_walk_of(const memo_cross_entropy_desc* entropy, int64_t row,
-                                               int64_t lane, int64_t label) {
-    const int shift = memoi_row_shift(entropy->type);
-    const int64_t group = label >> shift;
-    memoi_loss_walk walk;
-    walk.logits =
-        (const char*)entropy->logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
-    walk.column = lane << shift;
-    walk.step = (int64_t)MEMO_LOSS_LANES << shift;
-    walk.plain_end = entropy->n_columns - walk.step - ((int64_t)1 << shift) + 1;
-    if (entropy->softcap > 0 || !memoi_row_words(walk.logits, entropy->type, 1 << shift))
-        walk.plain_end = 0;
-    walk.label_pair = walk.plain_end;
-    if (label >= 0 && group % MEMO_LOSS_LANES == lane)
-        walk.label_pair = group / (2 * MEMO_LOSS_LANES) * 2 * walk.step + walk.column;
-    return walk;
-}
-/* Where the plain pairs at hand end. */
-MEMO_INLINE int64_t memoi_loss_walk_end(const memoi_loss_walk* walk) {
-    return walk->column <= walk->label_pair && walk->label_pair < walk->plain_end ? walk->label_pair
-                                                                                  : walk->plain_end;
-}
-
-/* Plain pairs are loaded one ahead, so that the loads of a pair are under way while the pair before
- * computes.  type is a constant of the caller. */
-typedef struct memoi_plain_pair {
-    uint32_t words[2][4];
-} memoi_plain_pair;
-MEMO_INLINE memoi_plain_pair memoi_plain_load(const memoi_loss_walk* walk, int64_t column,
-                                              memo_type type) {
-    const char* from = walk->logits + column * memoi_row_type_bytes(type);
-    memoi_plain_pair pair;
-    memoi_words_load(pair.words[0], from, 4);
-    memoi_words_load(pair.words[1], from + walk->step * memoi_row_type_bytes(type), 4);
-    return pair;
-}
-/* The pair after the current one; the current one again if that is the last before end. */
-MEMO_INLINE memoi_plain_pair memoi_plain_next(const memoi_loss_walk* walk, int64_t end,
-                                              memo_type type) {
-    const int64_t next = walk->column + 2 * walk->step;
-    return memoi_plain_load(walk, next < end ? next : walk->column, type);
-}
-/* The 4 or 8 numbers of a group. */
-MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type type) {
-    MEMOI_UNROLL
-    for (int k = 0; k < 4; k++) {
-        if (type == MEMO_TYPE_F32)
-            x[k] = memoi_f32_from_bits(words[k]);
-        else
-            memoi_pair_widen(x + 2 * k, words[k], type);
-    }
-}
-MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
-                                                 memo_type type) {
-    const int64_t end = memoi_loss_walk_end(walk);
-    memoi_plain_pair pair, next;
-    if (walk->column >= end) return sum;
-    pair = memoi_plain_load(walk, walk->column, type);
-    for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type);
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_plain_widen(x, pair.words[i], type);
-            sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type));
-        }
-        pair = next;
-    }
-    return sum;
-}
-
-MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                               int32_t lane) {
-    const int64_t label = memoi_label_column(entropy, row);
-    memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
-    memo_softmax_sum sum = memoi_softmax_none();
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F16); break;
-        default: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step,
-                              memoi_row_shift(entropy->type));
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - walk.column);
-        sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
-    }
-    return sum;
-}
-
-/* The end of softmax_parts for a row, with the sum of all lanes. */
-MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                                  memo_softmax_sum sum) {
-    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-    int64_t column = memoi_label_column(entropy, row);
-    part[0] = sum.max;
-    part[1] = sum.sum;
-    part[2] = -INFINITY;
-    if (column >= 0) {
-        memoi_row_group group;
-        float x[MEMOI_ROW_GROUP];
-        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
-                            1);
-        memoi_group_widen(x, &group, entropy->type);
-        part[2] = memoi_softcap(entropy, x[0]);
-    }
-}
-
 /* What the columns of a row need: d_logits = factor exp(z - max), or of the label. */
-typedef struct memoi_entropy_row {
+typedef struct memo_entropy_row {
     float loss, max, factor, of_label;
-} memoi_entropy_row;
+} memo_entropy_row;
 
 /* Joins the parts of a row, in order.  Every lane does. */
-MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
-                                                   int64_t row) {
-    memo_softmax_sum all = memoi_softmax_none();
-    memoi_entropy_row r;
+MEMO_INLINE memo_entropy_row memo_entropy_row_of(const memo_cross_entropy_desc* entropy,
+                                                 int64_t row) {
+    memo_softmax_sum all = memo_softmax_none();
+    memo_entropy_row r;
     float label = -INFINITY, others, sum;
     for (int32_t p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
@@ -2419,84 +1902,14 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     r.of_label = -others / sum;
     return r;
 }
-MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
-                                     int64_t column, int64_t label, const memoi_entropy_row* r,
-                                     const memoi_row_group* group, int32_t n) {
-    float x[MEMOI_ROW_GROUP];
-    memoi_group_widen(x, group, entropy->type);
-    MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
-        float d = entropy->scale;
-        if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
-        x[k] = d * (column + k == label
-                        ? r->of_label
-                        : r->factor * memoi_loss_exp(memoi_softcap(entropy, x[k]) - r->max));
-    }
-    if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
-    }
-    memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
-}
 
-MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, char* to,
-                                     const memoi_entropy_row* r, memoi_loss_walk* walk,
-                                     memo_type type) {
-    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memoi_row_type_bytes(type);
-    memoi_plain_pair pair, next;
-    if (walk->column >= end) return;
-    pair = memoi_plain_load(walk, walk->column, type);
-    for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type); /* before the store, which may replace logits */
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_row_group group;
-            memoi_plain_widen(x, pair.words[i], type);
-            MEMOI_UNROLL
-            for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max));
-            MEMOI_UNROLL
-            for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])
-                                                       : memoi_pair_narrow(x + 2 * k, type);
-            memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
-        }
-        pair = next;
-    }
-}
-
-/* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
-MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
-    const int64_t row = item / MEMO_LOSS_LANES, lane = item % MEMO_LOSS_LANES;
-    const int shift = memoi_row_shift(entropy->type);
-    const int64_t label = memoi_label_column(entropy, row);
-    const int has_label = entropy->labels[row] >= 0 && entropy->labels[row] < entropy->vocabulary;
-    const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
-    memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
-    char* to =
-        (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
-    if (lane == 0) entropy->losses[row] = has_label ? r.loss : NAN;
-    if (lane == 0 && entropy->labels[row] < 0) entropy->losses[row] = 0;
-    if (!entropy->d_logits) return;
-
-    /* A row without a gradient is no plain one. */
-    if (!has_label || !memoi_row_words(to, entropy->type, 1 << shift)) walk.plain_end = 0;
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F16); break;
-        default: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step, shift);
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMOI_UNROLL
-        for (int i = 0; i < 2; i++)
-            if (pair.n[i] > 0)
-                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
-    }
+/* The gradient of logit x of a column. */
+MEMO_INLINE float memo_entropy_gradient(const memo_cross_entropy_desc* entropy,
+                                        const memo_entropy_row* r, int is_label, float x) {
+    float d = entropy->scale;
+    if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x);
+    return d *
+           (is_label ? r->of_label : r->factor * memo_loss_exp(memo_softcap(entropy, x) - r->max));
 }
 
 /* What loss_sums adds up: losses, labels, labels that are not valid. */
@@ -2530,19 +1943,6 @@ MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t r
 
 #define MEMO_SINK_LANES 32
 
-/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
- * the keys. */
-MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
-    memo_merge_weights weights =
-        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
-    float* out = sinks->out + place * sinks->n_columns;
-    for (int64_t column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
-        out[column] *= weights.out;
-}
-/* The row's LSE, when every lane is done. */
-MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
-    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
-}
 MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
@@ -2609,28 +2009,13 @@ MEMO_INLINE int memoi_reduce_is_nan(double a) { return a != a; }
 MEMOI_REDUCE_ALL(MEMOI_REDUCE)
 #define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
     case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, at, from, n_from, begin, n, reduction); break;
-MEMO_INLINE void memoi_reduce(void* to, int64_t at, const void* const* from, int32_t n_from,
-                              int64_t begin, int64_t n, memo_type type, memo_reduction reduction) {
+MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* from, int32_t n_from,
+                                      int64_t begin, int64_t n, memo_type type,
+                                      memo_reduction reduction) {
     switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
 }
-MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
-    memoi_reduce(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
-}
 
-/* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
- * lane computes, its function, join of two lanes, end of a row). */
-#define MEMOI_ADD(a, b) ((a) + (b))
-#define MEMO_ROW_JOINS(K)                                                                          \
-    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
-      memo_row_sum_end)                                                                            \
-    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
-      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
-      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
-      MEMOI_ADD, memo_sink_sum_end)
-
-#endif /* MEMO_ROW_BODIES_DONE */
+#endif /* MEMO_ROW_MATH_DONE */
 
 /* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
@@ -2646,7 +2031,7 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  * memo.h, and the rooms above it.
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
- *     >>row kernels         loops over the row bodies, above; their devices
+ *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
@@ -2719,7 +2104,7 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
                                        memo_error* error) {
-    if (memoi_row_type_bytes(type)) return MEMO_STATUS_OK;
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
     return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
                           memo_type_name(type));
 }
@@ -2954,49 +2339,193 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: the row bodies, the device table.  Knows nothing of CUDA, attention or
+ * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
-/* --- the loops; descs are resolved --- */
+/* --- the host's loops; descs are resolved --- */
 
-#define MEMOI_ROW_LOOP(name, desc_type, n_items, item_function)                                    \
-    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
-        const desc_type* desc = (const desc_type*)args;                                            \
-        int64_t item, n = n_items;                                                                 \
-        for (item = 0; item < n; item++) item_function(desc, item);                                \
-    }
-MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
-MEMOI_ROW_LOOP(cast, memo_add_desc, memo_cast_items(desc), memo_cast_item)
-MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
-MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
-               memo_entropy_item)
+#define MEMOI_ROW_CHUNK 256 /* numbers in fp32 at a time: a multiple of the lanes' groups */
 
-/* Lanes are joined in the order of the GPU's shuffles. */
-#define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
-    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
-        const desc_type* desc = (const desc_type*)args;                                            \
-        int64_t row, n = n_rows_of;                                                                \
-        for (row = 0; row < n; row++) {                                                            \
-            value_type lanes[n_lanes];                                                             \
-            int32_t lane, apart;                                                                   \
-            for (lane = 0; lane < n_lanes; lane++) lanes[lane] = lane_of(desc, row, lane);         \
-            for (apart = n_lanes / 2; apart > 0; apart /= 2)                                       \
-                for (lane = 0; lane < apart; lane++)                                               \
-                    lanes[lane] = join(lanes[lane], lanes[lane + apart]);                          \
-            end(desc, row, lanes[0]);                                                              \
-        }                                                                                          \
+/* Numbers [first, first + n) of an array, as fp32. */
+MEMOI void memoi_row_widen(float* to, const void* from, memo_type type, int64_t first, int64_t n) {
+    const uint16_t* bits = (const uint16_t*)from + first;
+    if (type == MEMO_TYPE_F32) {
+        memcpy(to, (const float*)from + first, (size_t)n * sizeof *to);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
     }
-MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+}
+MEMOI void memoi_row_narrow(void* to, memo_type type, int64_t first, const float* from, int64_t n) {
+    uint16_t* bits = (uint16_t*)to + first;
+    if (type == MEMO_TYPE_F32) {
+        memcpy((float*)to + first, from, (size_t)n * sizeof *from);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) bits[i] = memo_bf16_from_f32(from[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++) bits[i] = memo_f16_from_f32(from[i]);
+    }
+}
+/* The next chunk of a row: at, and how many numbers. */
+#define MEMOI_EACH_CHUNK(at, count, n_columns)                                                     \
+    for (int64_t at = 0, count; (count = memob_min((n_columns)-at, MEMOI_ROW_CHUNK)) > 0;          \
+         at += count)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    for (int64_t row = 0; row < merge->n_batches * merge->n_rows; row++) {
-        const int64_t place = memo_merge_place(merge, row);
-        const float a = merge->lse[place], b = merge->part_lse[place];
+    const int64_t n = merge->n_columns;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t i = 0; i < merge->n_batches * merge->n_rows; i++) {
+        const int64_t row = i / merge->n_rows * merge->batch_stride_rows + i % merge->n_rows;
+        const float a = merge->lse[row], b = merge->part_lse[row];
         const memo_merge_weights weights = memo_merge_weights_of(a, b);
-        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++)
-            memo_merge_lane(merge, row, lane, weights);
-        merge->lse[place] = memo_merge_lse(a, b);
+        MEMOI_EACH_CHUNK(at, count, weights.part == 0 ? 0 : n) {
+            float* out = merge->out + row * n + at;
+            memoi_row_widen(y, merge->part_out, merge->part_type, row * n + at, count);
+            if (weights.out != 0) { /* else out may be anything */
+                memoi_row_widen(x, out, MEMO_TYPE_F32, 0, count);
+                for (int64_t k = 0; k < count; k++)
+                    y[k] = fmaf(weights.part, y[k], weights.out * x[k]);
+            }
+            memoi_row_narrow(out, MEMO_TYPE_F32, 0, y, count);
+        }
+        merge->lse[row] = memo_merge_lse(a, b);
+    }
+}
+
+/* Adds, if the desc has b. */
+MEMOI void memoi_row_loop_add(const void* desc) {
+    const memo_add_desc* add = (const memo_add_desc*)desc;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < add->n_rows; row++) MEMOI_EACH_CHUNK(at, count, add->n_columns) {
+            memoi_row_widen(x, add->a, add->a_type, row * add->a_stride + at, count);
+            if (add->b) memoi_row_widen(y, add->b, add->b_type, row * add->b_stride + at, count);
+            for (int64_t k = 0; k < count && add->b; k++) x[k] += y[k];
+            memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
+        }
+}
+MEMOI void memoi_row_loop_cast(const void* desc) {
+    memo_add_desc cast = *(const memo_add_desc*)desc;
+    cast.b = NULL;
+    memoi_row_loop_add(&cast);
+}
+
+MEMOI void memoi_row_loop_add_packed(const void* desc) {
+    const memo_pack_desc* pack = (const memo_pack_desc*)desc;
+    for (int32_t i = 0; i < 2 * pack->n_ranges; i++) {
+        const int32_t t = i % 2, k = i / 2;
+        const int64_t first = k ? pack->ends[k - 1] : 0, n = pack->n_columns[t];
+        const int64_t rows_bytes = n * memo_row_type_bytes(pack->rows_type);
+        const int64_t packed_bytes = n * memo_row_type_bytes(pack->packed_type);
+        memo_add_desc add = MEMO_ZERO(memo_add_desc);
+        add.to = (char*)pack->rows[t] + pack->begins[k] * rows_bytes;
+        add.a = add.to;
+        add.b = (const char*)pack->packed[t] + first * packed_bytes;
+        add.to_type = add.a_type = pack->rows_type;
+        add.b_type = pack->packed_type;
+        add.n_rows = 1;
+        add.n_columns = (pack->ends[k] - first) * n;
+        if (add.n_columns) memoi_row_loop_add(&add);
+    }
+}
+
+/* In the order of a GPU: groups of 8 go to 8 lanes in turn. */
+MEMOI void memoi_row_loop_sums(const void* desc) {
+    const memo_add_desc* sums = (const memo_add_desc*)desc;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < sums->n_rows; row++) {
+        float lanes[8] = {0};
+        MEMOI_EACH_CHUNK(at, count, sums->n_columns) {
+            memoi_row_widen(x, sums->a, sums->a_type, row * sums->a_stride + at, count);
+            memoi_row_widen(y, sums->b, sums->b_type, row * sums->b_stride + at, count);
+            for (int64_t k = count; k % 64; k++) x[k] = y[k] = 0;
+            for (int64_t k = 0; k < (count + 63) / 64 * 8; k++)
+                for (int lane = 0; lane < 8; lane++) {
+                    const int64_t i = k / 8 * 64 + 8 * lane + k % 8;
+                    lanes[lane] = fmaf(x[i], y[i], lanes[lane]);
+                }
+        }
+        for (int apart = 4; apart; apart /= 2)
+            for (int lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+        ((float*)sums->to)[row] = lanes[0];
+    }
+}
+
+/* The label's logit is apart from the sum. */
+MEMOI void memoi_row_loop_softmax_parts(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    float x[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < entropy->n_rows; row++) {
+        float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+        const int64_t label = memo_label_column(entropy, row);
+        memo_softmax_sum sum = memo_softmax_none();
+        part[2] = -INFINITY;
+        MEMOI_EACH_CHUNK(at, count, entropy->n_columns) {
+            memoi_row_widen(x, entropy->logits, entropy->type, row * entropy->stride + at, count);
+            for (int64_t k = 0; k < count && entropy->softcap > 0; k++)
+                x[k] = memo_softcap(entropy, x[k]);
+            if (label >= at && label < at + count) {
+                part[2] = x[label - at];
+                x[label - at] = -INFINITY;
+            }
+            sum = memo_softmax_join(sum, memo_softmax_add(memo_softmax_none(), x, (int)count));
+        }
+        part[0] = sum.max;
+        part[1] = sum.sum;
+    }
+}
+
+MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    float x[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < entropy->n_rows; row++) {
+        const int32_t label = entropy->labels[row];
+        const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
+        const int has_label = label >= 0 && label < entropy->vocabulary;
+        const memo_entropy_row r = memo_entropy_row_of(entropy, row);
+        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
+            memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
+            for (int64_t k = 0; k < count; k++)
+                x[k] = has_label ? memo_entropy_gradient(entropy, &r, at + k == column, x[k]) : 0;
+            memoi_row_narrow(entropy->d_logits, entropy->type, first + at, x, count);
+        }
+    }
+}
+
+/* Lanes are joined in the order of the GPU's shuffles. */
+MEMOI void memoi_row_loop_loss_sums(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    memo_loss_sum lanes[MEMO_LOSS_LANES];
+    if (!entropy->n_rows || !entropy->sums) return;
+    for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)
+        lanes[lane] = memo_loss_lane(entropy, 0, lane);
+    for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)
+        for (int32_t lane = 0; lane < apart; lane++)
+            lanes[lane] = memo_loss_join(lanes[lane], lanes[lane + apart]);
+    memo_loss_end(entropy, 0, lanes[0]);
+}
+
+MEMOI void memoi_row_loop_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
+        const float lse = sinks->lse[place], sink = sinks->sinks[place % sinks->n_heads];
+        const float weight = memo_merge_weights_of(lse, sink).out;
+        float* out = sinks->out + place * sinks->n_columns;
+        for (int64_t column = 0; column < sinks->n_columns; column++) out[column] *= weight;
+        sinks->lse[place] = memo_merge_lse(lse, sink);
+    }
+}
+MEMOI void memoi_row_loop_sink_sums(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    for (int64_t head = 0; head < sinks->n_heads; head++) {
+        double lanes[MEMO_SINK_LANES];
+        for (int32_t lane = 0; lane < MEMO_SINK_LANES; lane++)
+            lanes[lane] = memo_sink_sum_lane(sinks, head, lane);
+        for (int32_t apart = MEMO_SINK_LANES / 2; apart; apart /= 2)
+            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+        memo_sink_sum_end(sinks, head, lanes[0]);
     }
 }
 
@@ -3006,20 +2535,13 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
     int64_t n;
     for (int64_t at = 0; begin + at < end; at += n) {
         n = memob_min(end - begin - at, MEMOI_REDUCE_CHUNK);
-        memoi_reduce(to, at, from, n_from, begin + at, n, type, reduction);
+        memo_reduce_elements(to, at, from, n_from, begin + at, n, type, reduction);
     }
 }
 MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than items */
     const memo_reduce_desc* reduce = (const memo_reduce_desc*)desc;
     memo_comm_reduce(reduce->to, reduce->from, reduce->n_from, 0, reduce->count, reduce->type,
                      reduce->reduction);
-}
-MEMOI void memoi_row_loop_sinks(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
-        memo_sink_end(sinks, place);
-    }
 }
 
 /* --- descs --- */
@@ -3081,7 +2603,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 #define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
     memoi_row_add(arrays, MEMOI_ROW_##access, #field, x->field, n, m, element_bytes, stride)
 #define MEMOI_ROW_MATRIX(access, field)                                                            \
-    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
+    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memo_row_type_bytes(x->field##_type),  \
                     &x->field##_stride)
 
 /* Is a number of the desc x, on which sizes depend, in [least, most]? */
@@ -3109,14 +2631,14 @@ MEMOI void memoi_row_arrays_memo_merge_desc(memoi_row_arrays* arrays, void* desc
         return;
     n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
     MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
-    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
+    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memo_row_type_bytes(x->part_type), NULL);
     MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
     MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
 }
 
 MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) {
     memo_add_desc* x = (memo_add_desc*)desc;
-    const int64_t bytes = memoi_row_type_bytes(x->to_type);
+    const int64_t bytes = memo_row_type_bytes(x->to_type);
     const int has_b = arrays->kind != MEMO_ROW_CAST;
     if (arrays->kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
         MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, bytes, NULL);
@@ -3137,7 +2659,7 @@ MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) 
 /* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
 MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, void* desc) {
     memo_cross_entropy_desc* x = (memo_cross_entropy_desc*)desc;
-    const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+    const int64_t bytes = memo_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
     const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
     if (x->n_parts == 0) x->n_parts = 1;
     if (!MEMOI_ROW_IS_IN(n_parts, 1, INT32_MAX) || !MEMOI_ROW_IS_IN(part, 0, x->n_parts - 1) ||
@@ -3215,9 +2737,9 @@ MEMOI void memoi_row_arrays_memo_pack_desc(memoi_row_arrays* arrays, void* desc)
                                          "ends from 0 that do not descend, are valid");
     for (int32_t t = 0; t < 2; t++) {
         memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
-                      memoi_row_type_bytes(x->rows_type), NULL);
+                      memo_row_type_bytes(x->rows_type), NULL);
         memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
-                      memoi_row_type_bytes(x->packed_type), NULL);
+                      memo_row_type_bytes(x->packed_type), NULL);
     }
 }
 
@@ -5666,34 +5188,6 @@ void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_ran
 /* The number of positions of a run below `end`. */
 MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
     return memob_min(memob_max(end - run->start, 0), run->count);
-}
-
-/* Copies the rank's rows from whole to share, or back. */
-MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_rank,
-                               int64_t n_batch, int64_t row_bytes, char* whole, char* share,
-                               int is_back) {
-    memo_run run;
-    for (int64_t b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
-        for (int64_t row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            const int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
-            char* there = whole + memob_min(run.start, sharding->n_tokens) * row_bytes;
-            memcpy(is_back ? there : share, is_back ? share : there, (size_t)(n_rows * row_bytes));
-            if (!is_back)
-                memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
-            share += run.count * row_bytes;
-        }
-}
-
-void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                           int64_t row_bytes, const void* whole, void* share) {
-    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)(uintptr_t)whole,
-                        (char*)share, 0);
-}
-
-void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                          int64_t row_bytes, const void* share, void* whole) {
-    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)whole,
-                        (char*)(uintptr_t)share, 1);
 }
 
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,

@@ -761,14 +761,17 @@ int main(int argc, char** argv) {
     bench_help(argc, argv, "[REPETITIONS | host | windows | makespan | nodes]");
     if (argc == 2 && !strcmp(argv[1], "makespan")) {
         static const double sigmas[] = {0, 0.5, 1, 1.5, 2};
-        printf("attention sleeps for each visible pair, links are free; over the ideal, equal "
-               "pairs on "
-               "all ranks\n\nsharding  ring  sigma  documents  busiest   forward  backward\n");
+        printf("attention sleeps for each visible pair, links are free; the fastest pass over the "
+               "ideal, equal pairs on all ranks\n\n"
+               "sharding  ring  sigma  documents  busiest   forward  backward\n");
         for (int32_t ring = 8; ring <= 32; ring *= 2)
             for (int k = 0; k < 5; k++) {
+                /* 32 ranks are 64 threads and more, which a busy machine holds up. */
+                const int n_passes = ring == 32 ? 6 : 3;
                 report_makespan(k ? MEMO_SHARDING_DOCUMENTS : MEMO_SHARDING_ZIGZAG, ring, sigmas[k],
-                                (uint64_t)k, 2);
-                if (k == 2) report_makespan(MEMO_SHARDING_ZIGZAG, ring, sigmas[k], (uint64_t)k, 2);
+                                (uint64_t)k, n_passes);
+                if (k == 2)
+                    report_makespan(MEMO_SHARDING_ZIGZAG, ring, sigmas[k], (uint64_t)k, n_passes);
             }
         return 0;
     }

@@ -1149,7 +1149,7 @@ MEMOI double memoi_bricks_filled(const memoi_problem* problem) {
 }
 
 MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
-    return memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
+    return memoi_problem_is_plain(problem) && !problem->spare && !MEMOI_WITHOUT(bricks) &&
            memoi_bricks_filled(problem) >= (double)MEMOI_BRICKS_FILLED;
 }
 
@@ -1281,7 +1281,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const int created = memoi_ejections_create(&ejections, &part, own.seed);
         if (created > 0)
-            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound), n_nodes, &own, &inner);
+            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound),
+                                  memoi_ejections_share(&part, n_nodes), &own, &inner);
         memob_arrays_free(&ejections.arrays);
         if (created == 0) status = memob_no_memory(error, "a part of the plan");
     }

@@ -83,6 +83,7 @@ extern "C" {
  *     >>phantom memory   one chunk mapped many times
  *     >>device table     memory, streams, events, copies: a CUDA call each
  *     >>host functions   functions on streams, run by a thread of the device
+ *     >>row lanes        what a thread does of a row: groups of numbers in few accesses
  *     >>row kernels      grids
  *     >>inspect          rows of bytes, for checked sessions
  *     >>device life      create, fail, destroy */
@@ -106,6 +107,7 @@ extern "C" {
 #include "cuda/phantom.h"
 #include "cuda/device.h"
 #include "cuda/host_functions.h"
+#include "cuda/row_lanes.h"
 #include "cuda/row_kernels.h"
 #include "cuda/inspect.h"
 #include "cuda/device_life.h"

@@ -97,16 +97,15 @@ extern "C" {
 
 #endif /* MEMO_SP_H */
 
-/* ==== row bodies ============================================================================ */
-/* For the implementation, and for that of memo_cuda.cuh.  A row kernel is a loop over an inline
- * function, which compiles for host and GPU, so that both agree bit for bit.  Names without
- * memoi_ are those that memo_cuda.cuh uses. */
+/* ==== row arithmetic ======================================================================== */
+/* For the implementation, and for that of memo_cuda.cuh: it compiles for host and GPU, so that both
+ * agree.  Names without memoi_ are those that memo_cuda.cuh uses. */
 #if (defined(MEMO_SP_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) &&                      \
-    !defined(MEMO_ROW_BODIES_DONE)
-#define MEMO_ROW_BODIES_DONE
+    !defined(MEMO_ROW_MATH_DONE)
+#define MEMO_ROW_MATH_DONE
 
-#include "sp/row_bodies.h"
-#endif /* MEMO_ROW_BODIES_DONE */
+#include "sp/row_math.h"
+#endif /* MEMO_ROW_MATH_DONE */
 
 /* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
@@ -122,7 +121,7 @@ extern "C" {
  * memo.h, and the rooms above it.
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
- *     >>row kernels         loops over the row bodies, above; their devices
+ *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank

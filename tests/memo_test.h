@@ -58,6 +58,22 @@ static inline int memo_test_all(void) {
     return all && *all;
 }
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MEMO_TEST_TSAN
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define MEMO_TEST_TSAN
+#endif
+/* Returns how many of n cases run: a quarter under ThreadSanitizer, which plans ten times as long. */
+static inline int memo_test_cases(int n) {
+#ifdef MEMO_TEST_TSAN
+    return n < 4 ? 1 : n / 4;
+#else
+    return n;
+#endif
+}
+
 /* A NaN, also with -ffast-math. */
 static inline double memo_test_nan(void) {
     const uint64_t bits = (uint64_t)0x7ff8 << 48;

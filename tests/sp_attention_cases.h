@@ -896,6 +896,27 @@ static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_m
     return desc;
 }
 
+/* Copies a rank's rows from whole tensors to its share, or back; padding of a share is 0. */
+static void move_rows(const memo_sharding* sharding, int32_t rank, int64_t n_batch,
+                      int64_t row_bytes, char* all, char* share, int is_back) {
+    for (int64_t i = 0; i < n_batch * sharding->local_tokens; i++, share += row_bytes) {
+        const int64_t at = memo_sharding_position(sharding, rank, i % sharding->local_tokens);
+        char* there = all + (i / sharding->local_tokens * sharding->n_tokens + at) * row_bytes;
+        if (at < sharding->n_tokens)
+            memcpy(is_back ? there : share, is_back ? share : there, (size_t)row_bytes);
+        else if (!is_back)
+            memset(share, 0, (size_t)row_bytes);
+    }
+}
+static void scatter_rows(const memo_sharding* sharding, int32_t rank, int64_t n_batch,
+                         int64_t row_bytes, const void* all, void* share) {
+    move_rows(sharding, rank, n_batch, row_bytes, (char*)(uintptr_t)all, (char*)share, 0);
+}
+static void gather_rows(const memo_sharding* sharding, int32_t rank, int64_t n_batch,
+                        int64_t row_bytes, const void* share, void* all) {
+    move_rows(sharding, rank, n_batch, row_bytes, (char*)all, (char*)(uintptr_t)share, 1);
+}
+
 /* host: of the local attention; device: the same, or a recorder on it. */
 static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_device* device,
                               memo_stream stream, memo_recorder* recorder, memo_mesh* mesh,
@@ -983,8 +1004,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         for (int32_t b = 0; b < c->n_batch && !is_result(t); b++) {
             const memo_sharding* own = is_of_keys(t) ? &key_sharding : &sharding;
             char* to = share[t] + b * n_local[t] * row_bytes[t];
-            memo_sharding_scatter(own, mesh->sequence_rank, 1, row_bytes[t],
-                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t], to);
+            scatter_rows(own, mesh->sequence_rank, 1, row_bytes[t],
+                         all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t], to);
             for (int64_t row = 0; row < n_local[t]; row++) /* nobody writes padding */
                 if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
                     memset(to + row * row_bytes[t], 0xff, (size_t)row_bytes[t]); /* NaN */
@@ -1067,8 +1088,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         for (int32_t b = 0; b < c->n_batch && !status && is_result(t); b++) {
             const memo_sharding* own = is_of_keys(t) ? &key_sharding : &sharding;
             const char* rows = share[t] + b * n_local[t] * row_bytes[t];
-            memo_sharding_gather(own, mesh->sequence_rank, 1, row_bytes[t], rows,
-                                 all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
+            gather_rows(own, mesh->sequence_rank, 1, row_bytes[t], rows,
+                        all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
             for (int64_t row = 0; row < n_local[t]; row++) /* padding has output and gradient 0 */
                 if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
                     for (int64_t i = 0; i < row_bytes[t]; i++)

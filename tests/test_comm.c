@@ -2,6 +2,7 @@
  * and the further promises of this back end: bits, time-outs, failures, names of ranks that differ,
  * links. */
 #include "scarce.h"
+#include "turns.h"
 
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -15,12 +16,6 @@
 #include <time.h>
 
 #define MAX_RANKS 16
-
-static void pause_s(double duration_s) {
-    struct timespec time = {.tv_sec = (time_t)duration_s};
-    time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
-    nanosleep(&time, NULL);
-}
 
 /* --- a world --- */
 
@@ -64,7 +59,9 @@ static rig rig_of_timed(int32_t n_ranks, double timeout_s) {
 
 static void* rig_rank(void* argument) {
     rank_case* c = (rank_case*)argument;
+    (void)turn_begins();
     c->function(c);
+    (void)turn_ends();
     return NULL;
 }
 
@@ -75,8 +72,12 @@ static void rig_run(rig* g, case_function function, uint64_t seed) {
         g->cases[r].function = function;
         case_begin(&g->cases[r], seed);
         CHECK(!pthread_create(&threads[r], NULL, rig_rank, &g->cases[r]));
+        (void)turn_creates();
     }
-    for (int32_t r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
+    for (int32_t r = 0; r < g->n_ranks; r++) {
+        (void)turn_joins(threads[r]);
+        pthread_join(threads[r], NULL);
+    }
 }
 
 static void rig_synchronize(rig* g) {
@@ -98,6 +99,26 @@ static void rig_set_timeout(rig* g, double timeout_s) {
     ((memoi_threads_rank*)g->comms[0]->context)->group->world->desc.timeout_s = timeout_s;
 }
 
+/* --- orders --- */
+
+/* Runs a test whose threads take turns, in orders drawn from seeds (turns.h).  Nobody sleeps. */
+static void in_orders(void (*test)(int argument), int argument) {
+    const int n = memo_test_all() ? 100 : 5;
+    for (int k = 0; k < n && !memo_test.failures; k++) {
+        const uint64_t seed = memo_test_random() >> 32;
+        IN_CASE("argument %d, order %llu", argument, (unsigned long long)seed);
+        turns_begin(seed);
+        test(argument);
+        turns_end();
+    }
+    IN_CASE("%s", "");
+}
+/* Lets other threads run for 0 to n - 1 turns. */
+static void let_run(int n) {
+    for (int64_t turns = (int64_t)(turns_random() % (uint64_t)n); turns > 0; turns--)
+        (void)turn_waits();
+}
+
 /* --- gates --- */
 
 /* A stream that waits at gate k goes on when gates_open is above k.  A test that never opens it
@@ -106,9 +127,9 @@ static int32_t gates_open;
 
 static memo_status gate_function(void* args, memo_error* e) {
     const int32_t gate = *(const int32_t*)args;
-    for (int tries = 0; tries < 30000; tries++) {
+    for (int tries = 0; tries < 100000; tries++) {
         if (__atomic_load_n(&gates_open, __ATOMIC_ACQUIRE) > gate) return MEMO_STATUS_OK;
-        pause_s(1e-3);
+        (void)turn_waits();
     }
     return memo_error_set(e, MEMO_STATUS_DEVICE, "gate %d stays closed", (int)gate);
 }
@@ -160,45 +181,42 @@ static void expected_sum(char* to, const char (*from)[BITS_BYTES], int64_t i, in
         typed_set(to, i, type, (double)sum);
 }
 
-/* Of numbers of very different sizes. */
-TEST(sums_have_the_same_bits_whatever_the_timing) {
+/* Numbers of very different sizes. */
+static void check_sums(int trial) {
     static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_F64, MEMO_TYPE_BF16};
     static char from[8][BITS_BYTES], to[8][BITS_BYTES], part[8][BITS_BYTES], expected[BITS_BYTES];
-    for (int trial = 0; trial < 24; trial++) {
-        memo_type type = types[trial % 3];
-        int64_t bytes = memo_type_bytes(type), i;
-        int64_t count =
-            trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
-        int32_t n = (int32_t)memo_test_int(2, 8), r;
-        own_rig g = rig_of(n, NULL);
-        for (r = 0; r < n; r++)
-            for (i = 0; i < BITS_COUNT; i++) {
-                double value = (memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6);
-                if (type == MEMO_TYPE_F64)
-                    ((double*)(void*)from[r])[i] = value;
-                else
-                    typed_set(from[r], i, type, value);
-            }
-        for (i = 0; i < BITS_COUNT; i++)
-            expected_sum(expected, (const char(*)[BITS_BYTES])from, i, n, type);
-        for (r = 0; r < n; r++) {
-            memo_comm* comm = g.comms[r];
-            memo_stream stream = g.cases[r].streams[0];
-            CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 2e-3, &error));
-            CHECK_OK(memo_all_reduce(comm, stream, from[r], to[r], count, type, MEMO_REDUCTION_SUM,
-                                     &error));
-            CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 1e-3, &error));
-            CHECK_OK(memo_reduce_scatter(comm, stream, from[r], part[r], count / n, type,
-                                         MEMO_REDUCTION_SUM, &error));
+    memo_type type = types[trial % 3];
+    int64_t bytes = memo_type_bytes(type), i;
+    int64_t count = trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
+    int32_t n = (int32_t)memo_test_int(2, 8), r;
+    own_rig g = rig_of(n, NULL);
+    for (r = 0; r < n; r++)
+        for (i = 0; i < BITS_COUNT; i++) {
+            double value = (memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6);
+            if (type == MEMO_TYPE_F64)
+                ((double*)(void*)from[r])[i] = value;
+            else
+                typed_set(from[r], i, type, value);
         }
-        rig_synchronize(&g);
-        for (r = 0; r < n; r++) {
-            CHECK_CASE(!memcmp(to[r], expected, (size_t)(count * bytes)), "%s, %d ranks, rank %d",
-                       memo_type_name(type), (int)n, (int)r);
-            CHECK(
-                !memcmp(part[r], expected + r * (count / n) * bytes, (size_t)(count / n * bytes)));
-        }
+    for (i = 0; i < BITS_COUNT; i++)
+        expected_sum(expected, (const char(*)[BITS_BYTES])from, i, n, type);
+    for (r = 0; r < n; r++) {
+        memo_comm* comm = g.comms[r];
+        memo_stream stream = g.cases[r].streams[0];
+        CHECK_OK(
+            memo_all_reduce(comm, stream, from[r], to[r], count, type, MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(memo_reduce_scatter(comm, stream, from[r], part[r], count / n, type,
+                                     MEMO_REDUCTION_SUM, &error));
     }
+    rig_synchronize(&g);
+    for (r = 0; r < n; r++) {
+        CHECK_CASE(!memcmp(to[r], expected, (size_t)(count * bytes)), "%s, %d ranks, rank %d",
+                   memo_type_name(type), (int)n, (int)r);
+        CHECK(!memcmp(part[r], expected + r * (count / n) * bytes, (size_t)(count / n * bytes)));
+    }
+}
+TEST(sums_have_the_same_bits_in_any_order) {
+    for (int trial = 0; trial < 24 && !memo_test.failures; trial++) in_orders(check_sums, trial);
 }
 
 TEST(a_nan_is_the_largest_on_every_rank) {
@@ -399,29 +417,30 @@ static memo_status fail_with_message(MEMO_UNUSED void* args, memo_error* e) {
 }
 
 /* The device fails before, between and beside operations; nobody waits for the time-out. */
-TEST(a_failed_device_is_noticed_by_all) {
-    for (int variant = 0; variant < 3; variant++) {
-        static float x[4][5000];
-        own_rig g = rig_of_timed(4, 60);
-        if (variant == 2)
-            CHECK_OK(memo_host_device_sleep(g.devices[3], g.cases[3].streams[1], 0.05, &error));
-        CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
-                                         fail_with_message, NULL, 0, &error));
-        for (int32_t r = 0; r < 4; r++) {
-            memo_stream stream = g.cases[r].streams[0];
-            memo_comm* comm = g.comms[r];
-            if (variant == 2 && r == 3) /* the device has failed: it cannot even enqueue */
-                CHECK(memo_stream_synchronize(g.devices[3], g.cases[3].streams[1], NULL) ==
-                      MEMO_STATUS_DEVICE);
-            memo_status status =
-                variant == 1
-                    ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
-                    : memo_all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
-                                      MEMO_REDUCTION_SUM, &error);
-            CHECK(may_be_late(status) || r == 3);
-        }
-        expect_failure(&g, "rank 3", "the cat sat on the GPU");
+static void fail_a_device(int variant) {
+    static float x[4][5000];
+    own_rig g = rig_of_timed(4, 60);
+    gates_open = 0;
+    if (variant == 2) wait_at_gate(&g.cases[3], g.cases[3].streams[1], 0);
+    CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
+                                     fail_with_message, NULL, 0, &error));
+    for (int32_t r = 0; r < 4; r++) {
+        memo_stream stream = g.cases[r].streams[0];
+        memo_comm* comm = g.comms[r];
+        if (variant == 2 && r == 3) open_gate();
+        if (variant == 2 && r == 3) /* the device has failed: it cannot even enqueue */
+            CHECK(memo_stream_synchronize(g.devices[3], g.cases[3].streams[1], NULL) ==
+                  MEMO_STATUS_DEVICE);
+        memo_status status =
+            variant == 1 ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
+                         : memo_all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
+                                           MEMO_REDUCTION_SUM, &error);
+        CHECK(may_be_late(status) || r == 3);
     }
+    expect_failure(&g, "rank 3", "the cat sat on the GPU");
+}
+TEST(a_failed_device_is_noticed_by_all) {
+    for (int variant = 0; variant < 3; variant++) in_orders(fail_a_device, variant);
 }
 
 TEST(a_rank_that_goes_is_noticed) {
@@ -451,54 +470,62 @@ TEST(a_peer_that_goes_is_noticed) {
 }
 
 /* A rank that has done all its work may go while others still talk to each other. */
-TEST(a_rank_that_is_done_may_go) {
+static void go_when_done(MEMO_UNUSED int argument) {
     float x = 3, y = 0;
     own_rig g = rig_of(3, NULL);
     rig_remove(&g, 2);
     CHECK_OK(memo_receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1, &error));
-    pause_s(0.05);
+    let_run(200);
     CHECK_OK(memo_send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
     rig_synchronize(&g);
     CHECK_OK(memo_comm_status(g.comms[0], &error));
     CHECK_IS(y, ==, 3);
 }
+TEST(a_rank_that_is_done_may_go) { in_orders(go_when_done, 0); }
 
 static void* abort_later(void* comm) {
-    pause_s(0.05);
+    (void)turn_begins();
+    let_run(200);
     memo_comm_abort((memo_comm*)comm);
+    (void)turn_ends();
     return NULL;
 }
 
-TEST(abort_from_another_thread_ends_all) {
+static void abort_elsewhere(MEMO_UNUSED int argument) {
     pthread_t thread;
     own_rig g = rig_of_timed(4, 60);
     CHECK(!pthread_create(&thread, NULL, abort_later, g.comms[1]));
+    (void)turn_creates();
     CHECK(may_be_late(message_of(&g, 0, 0, 3)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
+    (void)turn_joins(thread);
     pthread_join(thread, NULL);
     expect_failure(&g, "rank 1 of 'threads world'", "aborted");
 }
+TEST(abort_from_another_thread_ends_all) { in_orders(abort_elsewhere, 0); }
 
 /* Links that would take minutes let go at once. */
-TEST(abort_ends_a_slow_transfer) {
-    for (int is_collective = 0; is_collective < 2; is_collective++) {
-        static char x[4000];
-        memo_comm_threads_desc desc = {.timeout_s = 300, .bytes_per_s = 10};
-        own_rig g = rig_of(2, &desc);
-        for (int32_t r = 0; r < 2; r++) {
-            memo_comm* comm = g.comms[r];
-            memo_stream s = g.cases[r].streams[0];
-            if (is_collective)
-                CHECK_OK(memo_broadcast(comm, s, x + 2000 * r, 2000, MEMO_TYPE_U8, 0, &error));
-            else if (r == 0)
-                CHECK_OK(memo_send(comm, s, x, 2000, MEMO_TYPE_U8, 1, &error));
-            else
-                CHECK_OK(memo_receive(comm, s, x + 2000, 2000, MEMO_TYPE_U8, 0, &error));
-        }
-        pause_s(0.05);
-        memo_comm_abort(g.comms[0]);
-        expect_failure(&g, "rank 0 of 'threads world'", "aborted");
+static void abort_a_transfer(int is_collective) {
+    static char x[4000];
+    memo_comm_threads_desc desc = {.timeout_s = 300, .bytes_per_s = 10};
+    own_rig g = rig_of(2, &desc);
+    for (int32_t r = 0; r < 2; r++) {
+        memo_comm* comm = g.comms[r];
+        memo_stream s = g.cases[r].streams[0];
+        if (is_collective)
+            CHECK_OK(memo_broadcast(comm, s, x + 2000 * r, 2000, MEMO_TYPE_U8, 0, &error));
+        else if (r == 0)
+            CHECK_OK(memo_send(comm, s, x, 2000, MEMO_TYPE_U8, 1, &error));
+        else
+            CHECK_OK(memo_receive(comm, s, x + 2000, 2000, MEMO_TYPE_U8, 0, &error));
     }
+    let_run(200);
+    memo_comm_abort(g.comms[0]);
+    expect_failure(&g, "rank 0 of 'threads world'", "aborted");
+}
+TEST(abort_ends_a_slow_transfer) {
+    for (int is_collective = 0; is_collective < 2; is_collective++)
+        in_orders(abort_a_transfer, is_collective);
 }
 
 static void splits_until_the_end(rank_case* c) {
@@ -715,7 +742,7 @@ static void exchange_behind_gates(rank_case* c) {
         for (int gate = 0; gate < 4; gate++) {
             for (int i = 0; i < N; i++) CHECK(gate > 0 || (received[i] == -1 && sums[i] == -1));
             open_gate();
-            pause_s(0.01);
+            let_run(100);
         }
     CHECK_OK(memo_stream_synchronize(c->device, s, &error));
     for (int i = 0; i < N; i++) CHECK(received[i] == 1 - comm->rank + i && sums[i] == 1 + 2 * i);
@@ -728,10 +755,11 @@ static void run_two_peers(case_function function) {
     rig_run(&g, function, 1);
 }
 
-TEST(peers_wait_for_events_on_their_streams) {
+static void wait_for_events(MEMO_UNUSED int argument) {
     gates_open = n_ranks_back = 0;
     run_two_peers(exchange_behind_gates);
 }
+TEST(peers_wait_for_events_on_their_streams) { in_orders(wait_for_events, 0); }
 
 /* Rank 0 has sent, and its device fails before the other's stream has read: that waits at gate 1,
  * which rank 0 opens when it has aborted.  Rank 0 fails behind gate 0, which rank 1 opens when it
@@ -743,7 +771,6 @@ static void overwrite_after_a_failure(rank_case* c) {
     memo_error own;
     if (comm->rank == 1) {
         wait_at_gate(c, s, 1);
-        CHECK_OK(memo_host_device_sleep(c->device, s, 0.05, &error));
         CHECK_OK(memo_receive(comm, s, to, 4096, MEMO_TYPE_F64, 0, &error));
         open_gate();
         CHECK_OK(memo_stream_synchronize(c->device, s, &error));
@@ -761,10 +788,11 @@ static void overwrite_after_a_failure(rank_case* c) {
     for (int i = 0; i < 4096; i++) from[i] = 2;
 }
 
-TEST(a_peer_whose_device_failed_waits_for_its_readers) {
+static void fail_before_readers(MEMO_UNUSED int argument) {
     gates_open = 0;
     run_two_peers(overwrite_after_a_failure);
 }
+TEST(a_peer_whose_device_failed_waits_for_its_readers) { in_orders(fail_before_readers, 0); }
 
 /* --- the rank that differs is named --- */
 

@@ -55,14 +55,34 @@ proofs_are_checked() { # test
     done
 }
 
-# A plan that only an exhausted search proves has no proof in a line, and no file.
-search_proofs_are_not_written() { # test
-    printf 'id,lower,upper,size,alignment\na,0,2,3,4\nb,0,2,3,8\nc,0,2,3,4\nd,0,2,2,8\n' >"$folder/odd.csv"
-    rm -f "$folder/odd.proof"
-    run 0 "$folder/odd.csv" --proof "$folder/odd.proof" || return 1
-    [ "$(value proof "$folder/out")" = optimal ] || return 1
-    [ -e "$folder/odd.proof" ] && { $checker "$folder/odd.csv" "$folder/odd.proof"; return; }
-    grep 'odd.proof: not written; the plan is proven by an exhausted search alone' "$folder/err"
+# A plan that only an exhausted search proves has the failed search as its proof.  A higher peak, a search without its last
+# failure, and a branch that does not fail are refused.
+search_proofs_are_checked() { # test
+    printf 'id,lower,upper,size,alignment\na,0,2,3,4\nb,0,2,3,8\nc,0,2,3,4\nd,0,2,2,8\n' >"$folder/odd0.csv"
+    awk 'BEGIN { srand(7); print "id,lower,upper,size"
+        for (i = 0; i < 24; i++) { a = int(9 * rand()); print i "," a "," a + 1 + int(4 * rand()) "," 1 + int(12 * rand()) } }' >"$folder/odd1.csv"
+    n_searches=0
+    for k in 0 1 2 3 4 5 6; do
+        [ $k -gt 1 ] && awk -v k=$k 'BEGIN { srand(k); print "id,lower,upper,size,alignment,gaps"
+            for (i = 0; i < 18; i++) { a = int(8 * rand()); b = a + 4 + int(6 * rand())
+                gap = rand() < 0.4 ? a + 1 "-" a + 2 : ""
+                print i "," a "," b "," 1 + int(12 * rand()) "," 2 ^ int(3 * rand()) "," gap } }' >"$folder/odd$k.csv"
+        rm -f "$folder/odd.proof"
+        run 0 "$folder/odd$k.csv" --proof "$folder/odd.proof" --csv "$folder/odd.out.csv" || return 1
+        [ "$(value proof "$folder/out")" = optimal ] || { echo "problem $k: not proven"; return 1; }
+        $checker "$folder/odd$k.csv" "$folder/odd.proof" "$folder/odd.out.csv" >"$folder/said" || { cat "$folder/said"; return 1; }
+        grep -q 'a search of' "$folder/said" || continue
+        n_searches=$((n_searches + 1))
+        peak=$(sed -n 's/^peak //p' "$folder/odd.proof")
+        sed "s/^peak .*/peak $((peak + 1))/" "$folder/odd.proof" >"$folder/high.proof"
+        awk '$0 == "end" { last = "" } NR > 1 && last != "" { print last } { last = $0 } END { print }' "$folder/odd.proof" >"$folder/short.proof"
+        awk '{ print } $0 == "search" { print ")" }' "$folder/odd.proof" >"$folder/open.proof"
+        for wrong in high short open; do
+            $checker "$folder/odd$k.csv" "$folder/$wrong.proof" >"$folder/refused"
+            [ $? -eq 1 ] && grep -q '^not proven: ' "$folder/refused" || { echo "accepted: $wrong, problem $k"; return 1; }
+        done
+    done
+    echo "$n_searches searches" && [ $n_searches -ge 2 ]
 }
 
 # A signal ends a search that would last a minute, with a valid plan on the terminal and in a file.
@@ -283,7 +303,7 @@ tests_of tests/test_plan_trace.sh
 test_with python3 "a snapshot is what the viewer reads" snapshot_is_what_the_viewer_reads
 test_with python3 "a snapshot makes the round trip" snapshot_makes_the_round_trip
 test_is proofs_are_checked proofs_are_checked
-test_is search_proofs_are_not_written search_proofs_are_not_written
+test_is search_proofs_are_checked search_proofs_are_checked
 test_is signals_end_planning signals_end_planning
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '

@@ -85,6 +85,11 @@ def proofs():
         assert "below the peak" in str(reason)
     else:
         raise AssertionError("accepted")
+    # A plan that only a search proves has its failed branches as proof.
+    problem = write("search.csv", "id,lower,upper,size,alignment\na,0,2,3,4\nb,0,2,3,8\nc,0,2,3,4\nd,0,2,2,8\n")
+    plan = memo_plan.Plan.from_csv(problem).solve()
+    assert plan.is_optimal and plan.write_proof(proof)
+    assert "a search of" in memo_plan.check_proof.check(problem, proof)
 
 
 def errors():

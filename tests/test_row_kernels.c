@@ -1,6 +1,5 @@
-/* test_row_kernels.c - the row kernels against slow, obvious references.  The CUDA kernels loop
- * over the same functions.
- */
+/* test_row_kernels.c - the host's row kernels against slow, obvious references.  A GPU's are compared with
+ * the host's (tests/cuda/test_kernels.cu). */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -10,7 +9,6 @@
 
 #include "typed.h"
 #include "owned.h"
-#include <sys/mman.h>
 
 static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
 #define N_TYPES 3
@@ -116,10 +114,9 @@ TEST(casts_each_element_and_no_other) {
         cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n_columns = memo_test_int(0, 100);
         /* Aligned to 16 bytes or only to the element. */
-        char* to =
-            (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
+        char* to = (char*)to_memory + memo_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
         const char* from =
-            (char*)from_memory + memoi_row_type_bytes(cast.a_type) * memo_test_int(0, 8);
+            (char*)from_memory + memo_row_type_bytes(cast.a_type) * memo_test_int(0, 8);
         fill_random(from_memory, cast.a_type, 150);
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
@@ -129,7 +126,7 @@ TEST(casts_each_element_and_no_other) {
             const float value = rounded_to(cast.to_type, typed_at(from, i, cast.a_type));
             CHECK_CASE(same_bits(typed_at(to, i, cast.to_type), value), "element %d", (int)i);
         }
-        int64_t element = memoi_row_type_bytes(cast.to_type);
+        int64_t element = memo_row_type_bytes(cast.to_type);
         CHECK(to[-1] == 0x55 && to[cast.n_columns * element] == 0x55);
     }
 }
@@ -367,7 +364,9 @@ TEST(reduces_as_collectives_do) {
         desc.to = expected;
         CHECK_OK(memo_row_run(MEMO_ROW_REDUCE, &desc, &error));
         desc.to = in_place ? from[memo_test_int(0, desc.n_from - 1)] : to;
-        for (int64_t k = 0; k < desc.count; k++) memo_reduce_item(&desc, k); /* as a GPU does */
+        for (int64_t k = 0; k < desc.count; k++)
+            memo_reduce_elements(desc.to, k, desc.from, desc.n_from, k, 1, desc.type,
+                                 desc.reduction); /* as a GPU does */
         CHECK_CASE(!memcmp(desc.to, expected, n_bytes), "%lld %s", (long long)desc.count,
                    memo_type_name(type));
     }
@@ -461,78 +460,6 @@ TEST(merge_leaves_other_batches_alone) {
                                                     : lse_before[at]));
             }
         }
-    }
-}
-
-/* --- indices beyond 32 bits: only the last items, in memory that is mostly not there --- */
-
-#define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
-
-static char* reserve(int64_t n_bytes) {
-    void* address = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return address == MAP_FAILED ? NULL : (char*)address;
-}
-
-/* A device's row kernel: keeps the desc in its context. */
-static memo_status keep_add(void* context, MEMO_UNUSED memo_stream stream,
-                            const memo_row_call* call, MEMO_UNUSED memo_error* e) {
-    memcpy(context, call->desc, sizeof(memo_add_desc));
-    return MEMO_STATUS_OK;
-}
-
-TEST(indices_pass_32_bits) {
-    char* a = reserve(4 * HUGE_ELEMENTS);
-    char* b = reserve(4 * HUGE_ELEMENTS);
-    int64_t last = HUGE_ELEMENTS - 1;
-    if (a && b) {
-        int64_t n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
-        float sum = 0;
-        memo_add_desc cast = {
-            .to = b, .a = a, .to_type = MEMO_TYPE_BF16, .n_columns = HUGE_ELEMENTS, .n_rows = 1};
-        ((float*)a)[last] = 3.0f;
-        memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
-        CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
-
-        memo_add_desc add = {.to = b, .a = a, .b = a, .n_columns = 4, .n_rows = HUGE_ELEMENTS / 4};
-        const memo_device keeps = {
-            .struct_bytes = sizeof keeps, .context = &add, .row_kernel = keep_add};
-        CHECK_OK(memo_row_add(&keeps, NULL, &add, &error));
-        memo_add_item(&add, memo_add_items(&add) - 1);
-        CHECK_IS(((float*)b)[last], ==, 6.0f);
-        add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
-        add.n_columns = 3;
-        add.to_stride = add.a_stride = add.b_stride = 4;
-        ((float*)a)[last - 1] = 5.0f;
-        memo_add_item(&add, memo_add_items(&add) - 1);
-        CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
-
-        memo_add_desc sums = {.a = a,
-                              .b = a,
-                              .to = &sum,
-                              .n_rows = n_rows,
-                              .n_columns = n_columns,
-                              .a_stride = n_columns,
-                              .b_stride = n_columns};
-        ((float*)a)[n_rows * n_columns - 128] = 7.0f;
-        CHECK_IS(memo_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
-
-        memo_merge_desc merge = {.out = (float*)(void*)b,
-                                 .part_out = a,
-                                 .n_batches = 1,
-                                 .n_rows = n_rows,
-                                 .n_columns = n_columns};
-        memo_merge_lane(&merge, n_rows - 1, 0, memo_merge_weights_of(-INFINITY, 0));
-        CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
-    }
-    if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
-    if (b) munmap(b, (size_t)(4 * HUGE_ELEMENTS));
-    if (!a || !b) SKIP("no room for two arrays of 8 GiB addresses; raise ulimit -v");
-    {
-        int64_t rest, big = ((int64_t)1 << 40) + 5;
-        CHECK(memoi_row_of(big, 7, &rest) == big / 7 && rest == big % 7);
-        CHECK(memoi_row_of(41, (int64_t)1 << 33, &rest) == 0 && rest == 41);
-        CHECK(memoi_row_of(0xffffffff, 3, &rest) == 0xffffffff / 3 && rest == 0);
     }
 }
 

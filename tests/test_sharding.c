@@ -50,15 +50,6 @@ static memo_sharding sharding_of_slices(int32_t ring, int32_t ulysses, int64_t n
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     return sharding;
 }
-/* Any kind; begins as above. */
-static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_tokens,
-                                     int64_t* begins) {
-    memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 2);
-    if (memo_test_int(0, 3) == 0) return sharding_of_slices(ring, ulysses, n_tokens);
-    return kind == MEMO_SHARDING_DOCUMENTS
-               ? sharding_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
-               : sharding_of(kind, ring, ulysses, n_tokens);
-}
 
 TEST(every_sharding_validates) {
     for (int32_t kind = 0; kind < 2; kind++)
@@ -287,37 +278,6 @@ TEST(invalid_arguments_are_refused) {
         if (k == 11) bad.ring = (1 << 16) + 1; /* memory grows with the ranks */
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
-    }
-}
-
-TEST(rows_go_and_come_back) {
-    for (int k = 0; k < 200; k++) {
-        int32_t ring = (int32_t)memo_test_int(1, 5), ulysses = (int32_t)memo_test_int(1, 5), rank;
-        int64_t n_tokens = memo_test_int(1, 90), n_batch = memo_test_int(1, 3);
-        int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
-        int64_t documents[MAX_DOCUMENTS + 1];
-        memo_sharding sharding = random_sharding(ring, ulysses, n_tokens, documents);
-        own_memory char* whole = (char*)malloc((size_t)n_bytes);
-        own_memory char* again = (char*)malloc((size_t)n_bytes);
-        own_memory char* share =
-            (char*)malloc((size_t)(n_batch * sharding.local_tokens * row_bytes));
-        for (i = 0; i < n_bytes; i++) whole[i] = (char)memo_test_random();
-        memset(again, 0, (size_t)n_bytes);
-        for (rank = 0; rank < ring * ulysses; rank++) {
-            memo_sharding_scatter(&sharding, rank, n_batch, row_bytes, whole, share);
-            for (b = 0; b < n_batch; b++)
-                for (i = 0; i < sharding.local_tokens; i++) {
-                    int64_t position = memo_sharding_position(&sharding, rank, i), e;
-                    const char* row = share + (b * sharding.local_tokens + i) * row_bytes;
-                    for (e = 0; e < row_bytes; e++)
-                        CHECK_IS(row[e], ==,
-                                 (position < n_tokens
-                                      ? whole[(b * n_tokens + position) * row_bytes + e]
-                                      : 0));
-                }
-            memo_sharding_gather(&sharding, rank, n_batch, row_bytes, share, again);
-        }
-        CHECK(!memcmp(whole, again, (size_t)n_bytes));
     }
 }
 

@@ -17,7 +17,7 @@
  *    5 query heads that do not divide            every_number_of_heads_is_exact; test_sharding:
  *                                                heads_are_dealt_out
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding:
- *                                                rows_go_and_come_back
+ *                                                every_sharding_validates
  *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact;
  *                                                test_sharding: documents_are_balanced
  *    8 positions after reordering                test_sharding: positions_count_within_documents
@@ -1814,8 +1814,7 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
             row_bytes[t] = w->n_heads[t] * w->head_size[t] * (int64_t)sizeof(float);
             share[t] = (char*)calloc((size_t)(c->n_batch * n_local), (size_t)row_bytes[t]);
             if (!is_result(t))
-                memo_sharding_scatter(sharding, rank, c->n_batch, row_bytes[t], w->typed[t],
-                                      share[t]);
+                scatter_rows(sharding, rank, c->n_batch, row_bytes[t], w->typed[t], share[t]);
         }
         for (int32_t layer = 0; layer < 2 && !status; layer++)
             status =
@@ -1839,8 +1838,7 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
         }
         for (int t = 0; t < N_TENSORS; t++) {
             if (is_result(t) && !status)
-                memo_sharding_gather(sharding, rank, c->n_batch, row_bytes[t], share[t],
-                                     w->typed[t]);
+                gather_rows(sharding, rank, c->n_batch, row_bytes[t], share[t], w->typed[t]);
             free(share[t]);
         }
         free(positions);
@@ -2080,14 +2078,13 @@ static memo_status sliced_rank(thread_rank* r, memo_error* e) {
         share[t] = (float*)calloc((size_t)(sharding.local_tokens * row + 1), 4);
         sums[t] =
             is_of_keys(t) ? (float*)calloc((size_t)(sharding.local_tokens * row + 1), 4) : share[t];
-        if (!is_result(t))
-            memo_sharding_scatter(&sharding, rank, 1, row * 4, w->typed[t], share[t]);
+        if (!is_result(t)) scatter_rows(&sharding, rank, 1, row * 4, w->typed[t], share[t]);
     }
     for (int64_t k = 0; k * run->slice_tokens < c->n_tokens && !status; k++)
         status = slice_run(run, r, mesh, &sharding, k, share, sums, e);
     for (int t = 0; t < N_TENSORS; t++) {
         const int64_t row = w->n_heads[t] * w->head_size[t];
-        if (is_result(t)) memo_sharding_gather(&sharding, rank, 1, row * 4, sums[t], w->typed[t]);
+        if (is_result(t)) gather_rows(&sharding, rank, 1, row * 4, sums[t], w->typed[t]);
         if (is_of_keys(t)) free(sums[t]);
         free(share[t]);
     }

@@ -354,7 +354,7 @@ static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_sess
  * visit. */
 TEST(made_states_do_not_travel_to_updates) {
     static const int32_t moments[] = {0, MEMO_MAY_FUSE, MEMO_MAY_DEFER};
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < memo_test_cases(6); k++) {
         trainer t;
         memo_session_info read, made;
         random_trainer(&t);
@@ -479,7 +479,7 @@ static double step_within(trainer* t, const memo_profile* profile, const int64_t
 
 /* With more memory on the device, on the host or in a file no plan is slower, but for what the search leaves: a thousandth. */
 TEST(more_memory_is_never_slower) {
-    const int n = memo_test_all() ? 2000 : 12;
+    const int n = memo_test_cases(memo_test_all() ? 2000 : 12);
     int n_faster = 0, n_slower = 0, n_none = 0;
     double worst = 1;
     for (int i = 0; i < n; i++) {
@@ -878,7 +878,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         {T_UPDATE_MISSES, "layer 1, state `weights`, update: not changed"},
         {T_RIGHT, "layer 1, state `weights`, forward: it changed while its layer was closed"},
         {T_RIGHT, "gradients`, backward: not zero when the first backward"}};
-    for (int64_t i = 0; i < (memo_test_all() ? 200 : 18); i++) {
+    for (int64_t i = 0; i < memo_test_cases(memo_test_all() ? 200 : 18); i++) {
         const int k = (int)(i % N), is_tight = k && i % 2;
         own_device* device = new_host(0);
         memo_device unfilled = *device;
@@ -1354,7 +1354,7 @@ static void fill_words(void* user, memo_session* s, int32_t layer) {
 /* A budget that holds no states all at once: states stay and do not fit, or leave the device and
  * are filled layer by layer. */
 TEST(first_values_are_filled_layer_by_layer) {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < memo_test_cases(4); i++) {
         own_device* device = new_host(0);
         own_step_plan* stays = NULL;
         trainer t;
@@ -1481,7 +1481,7 @@ static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
 TEST(states_of_odd_bytes_are_filled_used_and_verified) {
     memo_state states[3];
     char bytes[2000];
-    for (int k = 0; k < 16; k++) {
+    for (int k = 0; k < memo_test_cases(16); k++) {
         int64_t n_bytes = memo_test_int(0, 999) * 2 + 1, least;
         memo_session_desc desc = bytes_desc(&n_bytes, states);
         own_session* s = NULL;
@@ -1507,7 +1507,7 @@ TEST(states_of_odd_bytes_are_filled_used_and_verified) {
 /* A long forward-only shape may need more of the device than the training shape. */
 TEST(all_shapes_stream_what_one_needs) {
     memo_state states[3];
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < memo_test_cases(12); k++) {
         const memo_shape shapes[] = {{memo_test_int(100, 300), 1},
                                      {memo_test_int(8, 60), k % 3 == 0}};
         int64_t n_bytes = memo_test_int(1, 9000), least = 0;

@@ -86,6 +86,7 @@ invalid_ranks_are_refused() { # test
     refused '--seq 7 leaves ranks .* without tokens; --seq 16 would do' $tiny --seq 7 --ring 4 --ulysses 2
     refused '--ranks 128: at most 64 would do' $tiny --ring 64 --data 2
     refused '^train_gpt: --zero 3: not a whole number from 0 to 2' $tiny --zero 3
+    refused '^train_gpt: --timeout 0: not a number from 1 to 1e+06' $tiny --ring 2 --timeout 0
     refused '--tensor 4 cannot share 4 heads with 2 key-value heads evenly; --tensor 2 can' $tiny --tensor 4
     refused '--ranks 3 cannot be divided into .* x --tensor 2; --ranks 4 can' $tiny --ranks 3 --tensor 2
     refused '--ulysses 4 splits the 2 heads of a rank of --tensor 2' $tiny --tensor 2 --ulysses 4

@@ -10,7 +10,8 @@
 #   train_gpt2.patch        the trainer for CPUs, without OpenMP: 41 steps
 #   train_gpt2_fp32.patch   cuda: the trainer in CUDA.  nvcc compiles and links it, and its test, for sm_90.  They have not
 #                           run on a GPU.  2 steps run on stand-ins for CUDA and cuBLAS (tests/cuda): kernels thread by
-#                           thread on the CPU, in a fixed order, so that atomic additions keep their bits
+#                           thread on the CPU, in a fixed order, so that atomic additions keep their bits; with
+#                           LLMC_ANY_ORDER=1 in any order, as on a GPU: the original then differs from itself
 #   train_gpt2_cuda.patch   bf16: the trainer in CUDA for bf16 and several GPUs, with its test and its profile.  nvcc compiles
 #                           and links them for sm_90, NCCL included.  Norms are computed again by rows; attention's parts, the
 #                           residual and the MLP's product for all rows, since cuBLASLt chooses an algorithm by the shape.

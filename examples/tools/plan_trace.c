@@ -11,11 +11,9 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "extras/memo_pack.h"
-#include "memo_plan.h"
+#include "plan_proof.h" /* includes extras/memo_pack.h and memo_plan.h */
 #include "extras/memo_look.h"
 #include "caching_model.h"
-#include "plan_proof.h"
 #include "tool_files.h"
 #include "trace_layers.h"
 
@@ -705,7 +703,7 @@ static memo_status put_proof(const memo_plan* plan, const char* path, memo_error
     if (!status && !is_found)
         fprintf(stderr, "plan_trace: %s: not written; %s\n", path,
                 plan->proof == MEMO_PROOF_OPTIMAL
-                    ? "the plan is proven by an exhausted search alone"
+                    ? "the search that proves the plan is too long, or of several streams"
                     : "the plan is not proven");
     return status;
 }

@@ -293,7 +293,7 @@ class Plan:
 
     def write_proof(self, path):
         """Writes why no plan is smaller, for memo_plan.check_proof.check(csv, path), which shares no code with the
-        planner.  False, and no file: the plan is not proven, or only by an exhausted search."""
+        planner.  False, and no file: the plan is not proven, or only by a search that is too long to write down."""
         found = c_int()
         if self.is_optimal:
             _call("memo_python_write_proof", self._plan, os.fsencode(path), ctypes.byref(found))

@@ -3,10 +3,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
-#include "extras/memo_pack.h"
-#include "memo_plan.h"
+#include "examples/tools/plan_proof.h" /* includes extras/memo_pack.h and memo_plan.h */
 #include "extras/memo_look.h"
-#include "examples/tools/plan_proof.h"
 
 memo_status memo_python_write_proof(const memo_plan* plan, const char* path, int* is_found, memo_error* error);
 memo_status memo_python_write_proof(const memo_plan* plan, const char* path, int* is_found, memo_error* error) {

@@ -1,11 +1,10 @@
 #pragma once
 #include "sp/row_kernels.h"
+#include "cuda/row_lanes.h"
 #include "cuda/state.h"
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: grids.  Knows nothing of the arithmetic, which memo_sp.h has for host and GPU. */
+ * Knows: grids.  Knows nothing of the arithmetic. */
 #ifdef MEMO_SP_H
-#define MEMO_CUDA_ROW_KERNELS
-#include "memo_sp.h" /* its row bodies */
 
 #define MEMOI_CUDA_THREADS 256
 

@@ -52,7 +52,7 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
                                        memo_error* error) {
-    if (memoi_row_type_bytes(type)) return MEMO_STATUS_OK;
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
     return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
                           memo_type_name(type));
 }

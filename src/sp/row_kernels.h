@@ -1,51 +1,195 @@
 #pragma once
-#include "sp/row_bodies.h"
+#include "sp/row_math.h"
 #include "memo/device.h"
 #include "sp/comm.h"
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: the row bodies, the device table.  Knows nothing of CUDA, attention or
+ * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
-/* --- the loops; descs are resolved --- */
+/* --- the host's loops; descs are resolved --- */
 
-#define MEMOI_ROW_LOOP(name, desc_type, n_items, item_function)                                    \
-    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
-        const desc_type* desc = (const desc_type*)args;                                            \
-        int64_t item, n = n_items;                                                                 \
-        for (item = 0; item < n; item++) item_function(desc, item);                                \
-    }
-MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
-MEMOI_ROW_LOOP(cast, memo_add_desc, memo_cast_items(desc), memo_cast_item)
-MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
-MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
-               memo_entropy_item)
+#define MEMOI_ROW_CHUNK 256 /* numbers in fp32 at a time: a multiple of the lanes' groups */
 
-/* Lanes are joined in the order of the GPU's shuffles. */
-#define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
-    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
-        const desc_type* desc = (const desc_type*)args;                                            \
-        int64_t row, n = n_rows_of;                                                                \
-        for (row = 0; row < n; row++) {                                                            \
-            value_type lanes[n_lanes];                                                             \
-            int32_t lane, apart;                                                                   \
-            for (lane = 0; lane < n_lanes; lane++) lanes[lane] = lane_of(desc, row, lane);         \
-            for (apart = n_lanes / 2; apart > 0; apart /= 2)                                       \
-                for (lane = 0; lane < apart; lane++)                                               \
-                    lanes[lane] = join(lanes[lane], lanes[lane + apart]);                          \
-            end(desc, row, lanes[0]);                                                              \
-        }                                                                                          \
+/* Numbers [first, first + n) of an array, as fp32. */
+MEMOI void memoi_row_widen(float* to, const void* from, memo_type type, int64_t first, int64_t n) {
+    const uint16_t* bits = (const uint16_t*)from + first;
+    if (type == MEMO_TYPE_F32) {
+        memcpy(to, (const float*)from + first, (size_t)n * sizeof *to);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
     }
-MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+}
+MEMOI void memoi_row_narrow(void* to, memo_type type, int64_t first, const float* from, int64_t n) {
+    uint16_t* bits = (uint16_t*)to + first;
+    if (type == MEMO_TYPE_F32) {
+        memcpy((float*)to + first, from, (size_t)n * sizeof *from);
+    } else if (type == MEMO_TYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) bits[i] = memo_bf16_from_f32(from[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++) bits[i] = memo_f16_from_f32(from[i]);
+    }
+}
+/* The next chunk of a row: at, and how many numbers. */
+#define MEMOI_EACH_CHUNK(at, count, n_columns)                                                     \
+    for (int64_t at = 0, count; (count = memob_min((n_columns)-at, MEMOI_ROW_CHUNK)) > 0;          \
+         at += count)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    for (int64_t row = 0; row < merge->n_batches * merge->n_rows; row++) {
-        const int64_t place = memo_merge_place(merge, row);
-        const float a = merge->lse[place], b = merge->part_lse[place];
+    const int64_t n = merge->n_columns;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t i = 0; i < merge->n_batches * merge->n_rows; i++) {
+        const int64_t row = i / merge->n_rows * merge->batch_stride_rows + i % merge->n_rows;
+        const float a = merge->lse[row], b = merge->part_lse[row];
         const memo_merge_weights weights = memo_merge_weights_of(a, b);
-        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++)
-            memo_merge_lane(merge, row, lane, weights);
-        merge->lse[place] = memo_merge_lse(a, b);
+        MEMOI_EACH_CHUNK(at, count, weights.part == 0 ? 0 : n) {
+            float* out = merge->out + row * n + at;
+            memoi_row_widen(y, merge->part_out, merge->part_type, row * n + at, count);
+            if (weights.out != 0) { /* else out may be anything */
+                memoi_row_widen(x, out, MEMO_TYPE_F32, 0, count);
+                for (int64_t k = 0; k < count; k++)
+                    y[k] = fmaf(weights.part, y[k], weights.out * x[k]);
+            }
+            memoi_row_narrow(out, MEMO_TYPE_F32, 0, y, count);
+        }
+        merge->lse[row] = memo_merge_lse(a, b);
+    }
+}
+
+/* Adds, if the desc has b. */
+MEMOI void memoi_row_loop_add(const void* desc) {
+    const memo_add_desc* add = (const memo_add_desc*)desc;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < add->n_rows; row++) MEMOI_EACH_CHUNK(at, count, add->n_columns) {
+            memoi_row_widen(x, add->a, add->a_type, row * add->a_stride + at, count);
+            if (add->b) memoi_row_widen(y, add->b, add->b_type, row * add->b_stride + at, count);
+            for (int64_t k = 0; k < count && add->b; k++) x[k] += y[k];
+            memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
+        }
+}
+MEMOI void memoi_row_loop_cast(const void* desc) {
+    memo_add_desc cast = *(const memo_add_desc*)desc;
+    cast.b = NULL;
+    memoi_row_loop_add(&cast);
+}
+
+MEMOI void memoi_row_loop_add_packed(const void* desc) {
+    const memo_pack_desc* pack = (const memo_pack_desc*)desc;
+    for (int32_t i = 0; i < 2 * pack->n_ranges; i++) {
+        const int32_t t = i % 2, k = i / 2;
+        const int64_t first = k ? pack->ends[k - 1] : 0, n = pack->n_columns[t];
+        const int64_t rows_bytes = n * memo_row_type_bytes(pack->rows_type);
+        const int64_t packed_bytes = n * memo_row_type_bytes(pack->packed_type);
+        memo_add_desc add = MEMO_ZERO(memo_add_desc);
+        add.to = (char*)pack->rows[t] + pack->begins[k] * rows_bytes;
+        add.a = add.to;
+        add.b = (const char*)pack->packed[t] + first * packed_bytes;
+        add.to_type = add.a_type = pack->rows_type;
+        add.b_type = pack->packed_type;
+        add.n_rows = 1;
+        add.n_columns = (pack->ends[k] - first) * n;
+        if (add.n_columns) memoi_row_loop_add(&add);
+    }
+}
+
+/* In the order of a GPU: groups of 8 go to 8 lanes in turn. */
+MEMOI void memoi_row_loop_sums(const void* desc) {
+    const memo_add_desc* sums = (const memo_add_desc*)desc;
+    float x[MEMOI_ROW_CHUNK], y[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < sums->n_rows; row++) {
+        float lanes[8] = {0};
+        MEMOI_EACH_CHUNK(at, count, sums->n_columns) {
+            memoi_row_widen(x, sums->a, sums->a_type, row * sums->a_stride + at, count);
+            memoi_row_widen(y, sums->b, sums->b_type, row * sums->b_stride + at, count);
+            for (int64_t k = count; k % 64; k++) x[k] = y[k] = 0;
+            for (int64_t k = 0; k < (count + 63) / 64 * 8; k++)
+                for (int lane = 0; lane < 8; lane++) {
+                    const int64_t i = k / 8 * 64 + 8 * lane + k % 8;
+                    lanes[lane] = fmaf(x[i], y[i], lanes[lane]);
+                }
+        }
+        for (int apart = 4; apart; apart /= 2)
+            for (int lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+        ((float*)sums->to)[row] = lanes[0];
+    }
+}
+
+/* The label's logit is apart from the sum. */
+MEMOI void memoi_row_loop_softmax_parts(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    float x[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < entropy->n_rows; row++) {
+        float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+        const int64_t label = memo_label_column(entropy, row);
+        memo_softmax_sum sum = memo_softmax_none();
+        part[2] = -INFINITY;
+        MEMOI_EACH_CHUNK(at, count, entropy->n_columns) {
+            memoi_row_widen(x, entropy->logits, entropy->type, row * entropy->stride + at, count);
+            for (int64_t k = 0; k < count && entropy->softcap > 0; k++)
+                x[k] = memo_softcap(entropy, x[k]);
+            if (label >= at && label < at + count) {
+                part[2] = x[label - at];
+                x[label - at] = -INFINITY;
+            }
+            sum = memo_softmax_join(sum, memo_softmax_add(memo_softmax_none(), x, (int)count));
+        }
+        part[0] = sum.max;
+        part[1] = sum.sum;
+    }
+}
+
+MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    float x[MEMOI_ROW_CHUNK];
+    for (int64_t row = 0; row < entropy->n_rows; row++) {
+        const int32_t label = entropy->labels[row];
+        const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
+        const int has_label = label >= 0 && label < entropy->vocabulary;
+        const memo_entropy_row r = memo_entropy_row_of(entropy, row);
+        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
+            memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
+            for (int64_t k = 0; k < count; k++)
+                x[k] = has_label ? memo_entropy_gradient(entropy, &r, at + k == column, x[k]) : 0;
+            memoi_row_narrow(entropy->d_logits, entropy->type, first + at, x, count);
+        }
+    }
+}
+
+/* Lanes are joined in the order of the GPU's shuffles. */
+MEMOI void memoi_row_loop_loss_sums(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    memo_loss_sum lanes[MEMO_LOSS_LANES];
+    if (!entropy->n_rows || !entropy->sums) return;
+    for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)
+        lanes[lane] = memo_loss_lane(entropy, 0, lane);
+    for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)
+        for (int32_t lane = 0; lane < apart; lane++)
+            lanes[lane] = memo_loss_join(lanes[lane], lanes[lane + apart]);
+    memo_loss_end(entropy, 0, lanes[0]);
+}
+
+MEMOI void memoi_row_loop_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
+        const float lse = sinks->lse[place], sink = sinks->sinks[place % sinks->n_heads];
+        const float weight = memo_merge_weights_of(lse, sink).out;
+        float* out = sinks->out + place * sinks->n_columns;
+        for (int64_t column = 0; column < sinks->n_columns; column++) out[column] *= weight;
+        sinks->lse[place] = memo_merge_lse(lse, sink);
+    }
+}
+MEMOI void memoi_row_loop_sink_sums(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    for (int64_t head = 0; head < sinks->n_heads; head++) {
+        double lanes[MEMO_SINK_LANES];
+        for (int32_t lane = 0; lane < MEMO_SINK_LANES; lane++)
+            lanes[lane] = memo_sink_sum_lane(sinks, head, lane);
+        for (int32_t apart = MEMO_SINK_LANES / 2; apart; apart /= 2)
+            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+        memo_sink_sum_end(sinks, head, lanes[0]);
     }
 }
 
@@ -55,20 +199,13 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
     int64_t n;
     for (int64_t at = 0; begin + at < end; at += n) {
         n = memob_min(end - begin - at, MEMOI_REDUCE_CHUNK);
-        memoi_reduce(to, at, from, n_from, begin + at, n, type, reduction);
+        memo_reduce_elements(to, at, from, n_from, begin + at, n, type, reduction);
     }
 }
 MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than items */
     const memo_reduce_desc* reduce = (const memo_reduce_desc*)desc;
     memo_comm_reduce(reduce->to, reduce->from, reduce->n_from, 0, reduce->count, reduce->type,
                      reduce->reduction);
-}
-MEMOI void memoi_row_loop_sinks(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
-        memo_sink_end(sinks, place);
-    }
 }
 
 /* --- descs --- */
@@ -130,7 +267,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 #define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
     memoi_row_add(arrays, MEMOI_ROW_##access, #field, x->field, n, m, element_bytes, stride)
 #define MEMOI_ROW_MATRIX(access, field)                                                            \
-    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
+    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memo_row_type_bytes(x->field##_type),  \
                     &x->field##_stride)
 
 /* Is a number of the desc x, on which sizes depend, in [least, most]? */
@@ -158,14 +295,14 @@ MEMOI void memoi_row_arrays_memo_merge_desc(memoi_row_arrays* arrays, void* desc
         return;
     n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
     MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
-    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
+    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memo_row_type_bytes(x->part_type), NULL);
     MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
     MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
 }
 
 MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) {
     memo_add_desc* x = (memo_add_desc*)desc;
-    const int64_t bytes = memoi_row_type_bytes(x->to_type);
+    const int64_t bytes = memo_row_type_bytes(x->to_type);
     const int has_b = arrays->kind != MEMO_ROW_CAST;
     if (arrays->kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
         MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, bytes, NULL);
@@ -186,7 +323,7 @@ MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) 
 /* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
 MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, void* desc) {
     memo_cross_entropy_desc* x = (memo_cross_entropy_desc*)desc;
-    const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+    const int64_t bytes = memo_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
     const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
     if (x->n_parts == 0) x->n_parts = 1;
     if (!MEMOI_ROW_IS_IN(n_parts, 1, INT32_MAX) || !MEMOI_ROW_IS_IN(part, 0, x->n_parts - 1) ||
@@ -264,9 +401,9 @@ MEMOI void memoi_row_arrays_memo_pack_desc(memoi_row_arrays* arrays, void* desc)
                                          "ends from 0 that do not descend, are valid");
     for (int32_t t = 0; t < 2; t++) {
         memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
-                      memoi_row_type_bytes(x->rows_type), NULL);
+                      memo_row_type_bytes(x->rows_type), NULL);
         memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
-                      memoi_row_type_bytes(x->packed_type), NULL);
+                      memo_row_type_bytes(x->packed_type), NULL);
     }
 }
 

@@ -518,34 +518,6 @@ MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
     return memob_min(memob_max(end - run->start, 0), run->count);
 }
 
-/* Copies the rank's rows from whole to share, or back. */
-MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_rank,
-                               int64_t n_batch, int64_t row_bytes, char* whole, char* share,
-                               int is_back) {
-    memo_run run;
-    for (int64_t b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
-        for (int64_t row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            const int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
-            char* there = whole + memob_min(run.start, sharding->n_tokens) * row_bytes;
-            memcpy(is_back ? there : share, is_back ? share : there, (size_t)(n_rows * row_bytes));
-            if (!is_back)
-                memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
-            share += run.count * row_bytes;
-        }
-}
-
-void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                           int64_t row_bytes, const void* whole, void* share) {
-    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)(uintptr_t)whole,
-                        (char*)share, 0);
-}
-
-void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
-                          int64_t row_bytes, const void* share, void* whole) {
-    memoi_sharding_move(sharding, sequence_rank, n_batch, row_bytes, (char*)whole,
-                        (char*)(uintptr_t)share, 1);
-}
-
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
                              const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {

@@ -161,6 +161,7 @@ typedef emulated_vector<uint4> emulated_uint4;
 #define uint4 emulated_uint4
 
 static inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
+static inline void atomicAdd(float* to, float value) { *to += value; } /* in the grid's order */
 static inline void atomicMax(unsigned* to, unsigned value) { *to = std::max(*to, value); }
 
 /* --- the grid --- */

@@ -42,6 +42,31 @@ TEST(runs_each_thread_once) {
     for (i = 0; i < 7 * 96; i++) CHECK(counts[i] == (i < 5 * 96 ? 8 : 16));
 }
 
+__global__ static void add_all(float* sum, const float* x) {
+    atomicAdd(sum, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
+
+/* As on a GPU: two runs of a kernel that adds atomically need not have the same bits. */
+TEST(atomic_sums_differ_by_order) {
+    float x[8 * 64];
+    int n_others[2] = {0, 0};
+    for (int i = 0; i < 8 * 64; i++) x[i] = (i % 64 ? 1.0f : 1e8f) * (i % 128 < 64 ? 1.0f : -1.0f);
+    for (int is_in_order = 0; is_in_order < 2; is_in_order++) {
+        float first = 0;
+        for (int k = 0; k < 20; k++) {
+            float sum = 0;
+            (void)memo_test_int(0, 1); /* another order */
+            emulated_is_in_order = is_in_order;
+            CHECK(launch(add_all, dim3(8), dim3(64), &sum, (const float*)x) == cudaSuccess);
+            if (k == 0) first = sum;
+            n_others[is_in_order] += memcmp(&sum, &first, sizeof sum) != 0;
+        }
+    }
+    emulated_is_in_order = false;
+    CHECK_CASE(n_others[0] > 0 && n_others[1] == 0, "%d in any order, %d in order", n_others[0],
+               n_others[1]);
+}
+
 TEST(refuses_grids_that_no_gpu_has) {
     int counts[1];
     const struct {
@@ -190,8 +215,8 @@ TEST(stays_within_its_arrays) {
         const int64_t n_rows = memo_test_int(1, 300), n_columns = random_columns();
         const int64_t stride = pick(0, n_columns + memo_test_int(0, 8));
         const memo_type type = random_type(), other = random_type();
-        const int64_t type_bytes = memoi_row_type_bytes(type),
-                      other_bytes = memoi_row_type_bytes(other);
+        const int64_t type_bytes = memo_row_type_bytes(type),
+                      other_bytes = memo_row_type_bytes(other);
         const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
 
         memo_add_desc cast = {};

@@ -14,6 +14,7 @@
 
 #include "cuda_test.h"
 
+#include <sys/mman.h>
 #include <thread>
 #include <vector>
 
@@ -44,7 +45,7 @@ struct sides : cuda_rig {
 
 /* Numbers in [-2, 2] of a type, n_bytes of them from begin on. */
 static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
-    int64_t i, n = n_bytes / memoi_row_type_bytes(type);
+    int64_t i, n = n_bytes / memo_row_type_bytes(type);
     for (i = 0; i < n; i++) {
         float value = (float)(memo_test_real() * 4 - 2);
         if (type == MEMO_TYPE_F32)
@@ -104,8 +105,8 @@ TEST(casts_as_on_the_host) {
         cast.to_type = random_type();
         cast.a_type = random_type();
         cast.n_columns = memo_test_int(0, 120000);
-        cast.a = s.host + memo_test_int(0, 5) * memoi_row_type_bytes(cast.a_type);
-        cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memoi_row_type_bytes(cast.to_type);
+        cast.a = s.host + memo_test_int(0, 5) * memo_row_type_bytes(cast.a_type);
+        cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memo_row_type_bytes(cast.to_type);
         fill_numbers(s.host, cast.a_type, 2 * QUARTER);
         if (cast.a_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
             for (int64_t i = 0; i < 2 * QUARTER / 4; i++) {
@@ -209,7 +210,7 @@ TEST(reduces_as_on_the_host) {
             ((double*)(void*)s.host)[i] = memo_test_real() * 4 - 2;
         for (int i = 0; i < SIDE_BYTES / 8 && reduce.type >= MEMO_TYPE_I32; i++)
             ((uint64_t*)(void*)s.host)[i] = memo_test_random();
-        if (memoi_row_type_bytes(reduce.type)) fill_numbers(s.host, reduce.type, SIDE_BYTES);
+        if (memo_row_type_bytes(reduce.type)) fill_numbers(s.host, reduce.type, SIDE_BYTES);
         for (int r = 0; r < reduce.n_from; r++) reduce.from[r] = s.host + r * 16384;
         reduce.to = s.host + memo_test_int(0, MEMO_REDUCE_MAX) * 16384;
         RUN(reduce, MEMO_ROW_REDUCE);
@@ -512,7 +513,7 @@ TEST(finds_losses_as_on_the_host) {
                 cast.a_type = entropy.type;
                 cast.n_columns = 1;
                 cast.a = (side ? s.copy : s.host) + ((char*)entropy.d_logits - s.host) +
-                         i * memoi_row_type_bytes(entropy.type);
+                         i * memo_row_type_bytes(entropy.type);
                 CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
             }
             if (i % entropy.stride >= entropy.n_columns)
@@ -732,3 +733,81 @@ TEST(rows_of_bytes_are_inspected) {
 /* A small grid, whose threads take several strides. */
 __attribute__((constructor)) static void limit_grid(void) { fake_set_n_processors(1); }
 #endif
+
+/* --- indices beyond 32 bits: what a thread does of the last items, in memory that is mostly not
+ * there --- */
+
+#define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
+
+static char* reserve(int64_t n_bytes) {
+    void* address = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return address == MAP_FAILED ? NULL : (char*)address;
+}
+
+/* A device's row kernel: keeps the desc in its context. */
+static memo_status keep_add(void* context, memo_stream, const memo_row_call* call, memo_error*) {
+    memcpy(context, call->desc, sizeof(memo_add_desc));
+    return MEMO_STATUS_OK;
+}
+
+TEST(indices_pass_32_bits) {
+    char* a = reserve(4 * HUGE_ELEMENTS);
+    char* b = reserve(4 * HUGE_ELEMENTS);
+    const int64_t last = HUGE_ELEMENTS - 1, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
+    if (a && b) {
+        memo_add_desc cast = {}, add = {}, sums = {};
+        memo_device keeps = {};
+        memo_merge_desc merge = {};
+        float sum = 0;
+        cast.to = b;
+        cast.a = a;
+        cast.to_type = MEMO_TYPE_BF16;
+        cast.n_columns = HUGE_ELEMENTS;
+        cast.n_rows = 1;
+        ((float*)a)[last] = 3.0f;
+        memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
+        CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
+
+        add.to = b;
+        add.a = add.b = a;
+        add.n_columns = 4;
+        add.n_rows = HUGE_ELEMENTS / 4;
+        keeps.struct_bytes = sizeof keeps;
+        keeps.context = &add;
+        keeps.row_kernel = keep_add;
+        CHECK_OK(memo_row_add(&keeps, NULL, &add, &error));
+        memo_add_item(&add, memo_add_items(&add) - 1);
+        CHECK_IS(((float*)b)[last], ==, 6.0f);
+        add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
+        add.n_columns = 3;
+        add.to_stride = add.a_stride = add.b_stride = 4;
+        ((float*)a)[last - 1] = 5.0f;
+        memo_add_item(&add, memo_add_items(&add) - 1);
+        CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
+
+        sums.a = sums.b = a;
+        sums.to = &sum;
+        sums.n_rows = n_rows;
+        sums.n_columns = sums.a_stride = sums.b_stride = n_columns;
+        ((float*)a)[n_rows * n_columns - 128] = 7.0f;
+        CHECK_IS(memo_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
+
+        merge.out = (float*)(void*)b;
+        merge.part_out = a;
+        merge.n_batches = 1;
+        merge.n_rows = n_rows;
+        merge.n_columns = n_columns;
+        memo_merge_lane(&merge, n_rows - 1, 0, memo_merge_weights_of(-INFINITY, 0));
+        CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
+    }
+    if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
+    if (b) munmap(b, (size_t)(4 * HUGE_ELEMENTS));
+    if (!a || !b) SKIP("no room for two arrays of 8 GiB addresses; raise ulimit -v");
+
+    int64_t rest;
+    const int64_t big = ((int64_t)1 << 40) + 5;
+    CHECK(memoi_row_of(big, 7, &rest) == big / 7 && rest == big % 7);
+    CHECK(memoi_row_of(41, (int64_t)1 << 33, &rest) == 0 && rest == 41);
+    CHECK(memoi_row_of(0xffffffff, 3, &rest) == 0xffffffff / 3 && rest == 0);
+}

@@ -436,6 +436,11 @@ typedef struct memo_session_desc {
      * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
      * fifth faster than a model's weights: call memo_session_fill_states here. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  Called before micro-batches that only
+     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
+     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only in steps that are timed, for all rows of each tensor. */
     int32_t backward_recomputes;

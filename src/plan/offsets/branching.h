@@ -89,16 +89,21 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     memoi_verdict verdict = MEMOI_FAILED;
     memoi_failure state = {0, 0};
     int is_first = 1;
+    (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (part.is_done) return MEMOI_FOUND;
         if (is_first) state = part.state;
+        if (part.is_done) verdict = MEMOI_FOUND;
+        if (part.is_done) break;
 
         /* Stop here if this state failed before, or if a bound shows that it must fail. */
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
-        if (known->low == part.state.low && known->high == part.state.high) break;
+        if (known->low == part.state.low && known->high == part.state.high &&
+            MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
+            break;
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
 
@@ -107,13 +112,16 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         if (cut < end) {
             for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
                 cut = memoi_search_cut(search, s, end);
+                (void)MEMOI_PROVE(search, 'w', s, cut);
                 verdict = memoi_search_node(search, s, cut);
+                (void)MEMOI_PROVE(search, 'v', verdict, 0);
             }
             break;
         }
 
         /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
+        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
         if (part.is_dead) break;
         chosen = memoi_search_choose(search, &part);
 
@@ -121,8 +129,10 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         branch = memoi_search_now(search);
         for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
             memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+        (void)MEMOI_PROVE(search, 'p', chosen, 0);
         if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
         if (verdict != MEMOI_FAILED) break;
+        (void)MEMOI_PROVE(search, 'b', chosen, 0);
         memset(search->is_stale + begin, 0, (size_t)(end - begin));
         memoi_search_undo(search, branch);
         memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
@@ -130,6 +140,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
+    (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;

@@ -148,6 +148,12 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     return 1;
 }
 
+/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
+ * is likely to end. */
+MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
+    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
+}
+
 /* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
 MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
                                  memoi_effort* effort) {

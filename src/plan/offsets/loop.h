@@ -99,7 +99,9 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
         !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
         memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0 ? memoi_loop_share(loop, n_nodes) : n_nodes,
+                              loop->has_exact > 0
+                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
+                                  : n_nodes,
                               loop->effort, loop->best);
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))

@@ -98,7 +98,7 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 }
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return memoi_problem_is_easy(problem) && !problem->has_alignment && !problem->spare;
+    return memoi_problem_is_easy(problem) && !problem->has_alignment;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

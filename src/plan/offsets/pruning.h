@@ -120,6 +120,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* The rules below need an item that cannot be the lowest, and one that can. */
     if (n_lifted == 0) return 1; /* then neither rule says more */
+    if (look.n_choices == 0) (void)MEMOI_PROVE(search, 's', s, 0);
     if (look.n_choices == 0) return 0;
 
     /* Head: the items from each bound upward must fit under the capacity. */
@@ -131,13 +132,17 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (set) above |= (uint64_t)1 << i;
         most -= search->size[i];
         spare = memob_max(spare, items[i].spare);
-        if (bound[i] > memoi_search_base(search, above, most + spare)) return 0;
+        if (bound[i] <= memoi_search_base(search, above, most + spare)) continue;
+        (void)MEMOI_PROVE(search, 's', s, 0);
+        return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
-    for (k = 0; k < n_lifted; k++)
+    for (k = 0; k < n_lifted; k++) {
+        (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+    }
     return 1;
 }
 
@@ -254,8 +259,11 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->bound >= part->floor) continue;
-        for (; i < next; i++)
-            if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
+        for (; i < next; i++) {
+            if (search->is_placed[i]) continue;
+            (void)MEMOI_PROVE(search, 'f', i, part->floor);
+            if (!memoi_search_raise(search, i, part->floor)) return 0;
+        }
     }
     for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
          s++) {
@@ -264,7 +272,9 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
         search->weight[s] += 1;
         return 0;
     }
-    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++)
-        if (!memoi_search_block(search, i)) return 0; /* no placed item is blocked */
+    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++) {
+        (void)MEMOI_PROVE(search, 'k', i, 0); /* no placed item is blocked */
+        if (!memoi_search_block(search, i)) return 0;
+    }
     return 1;
 }

@@ -41,6 +41,11 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+#ifndef MEMOI_PROVE
+#define MEMOI_PROVE(search, step, a, b) 1
+#endif
+
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];

@@ -457,7 +457,8 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows; tile_rows of %lld would work"
+                        "in tiles of %lld rows; check row_bytes; if they are right, tile_rows "
+                        "of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
                         "`begin`, check row_bytes, or make it WHOLE",

@@ -403,12 +403,30 @@ MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error)
     return status;
 }
 
+/* The trainer's own number of all that its update reads; 0: it has none. */
+MEMOI double memoi_session_norm(const memo_session_desc* desc) {
+    return desc->norm ? desc->norm(desc->user) : 0;
+}
+/* Does it still have its value from before runs that are no training? */
+MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
+                                           memo_error* error) {
+    const double now = memoi_session_norm(desc);
+    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
+        "again that they had before measuring; list what else a micro-batch changes and the update "
+        "reads, or let norm be the same for the same bytes",
+        before, now);
+}
+
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
+    double norm = 0;
     memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
     memo_status given = MEMO_STATUS_OK;
     if (status) return status;
@@ -438,6 +456,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, error);
+        if (!status) norm = memoi_session_norm(desc);
         status = memoi_session_verdict(desc, status, error);
     }
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -462,6 +481,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
     if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     if (!status) status = memoi_session_verdict(desc, given, error);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);

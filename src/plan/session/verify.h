@@ -118,10 +118,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      memo_step_plan* plan, int is_owned, int stays,
                                      memo_error* error) {
     memo_session* s = NULL;
+    double norm;
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status && is_owned) memo_step_plan_destroy(plan);
     if (status) return status;
     if (is_owned) s->own_plan = plan;
+    norm = memoi_session_norm(desc);
     if (desc->measuring) desc->measuring(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
@@ -130,6 +132,7 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
     if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;
     if (stays) return status ? status : given;

@@ -7,37 +7,38 @@
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
- * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
- * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp(x) by 3 + |x| / 40
- * units, and a GPU takes an exp below 2^-126 as 0; the LSE by 4 units of 1 or of the LSE.  A NaN
- * stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * bit.  Only exp, log, log1p and tanh may differ, and the order of a loss's sums.  In the merge: by
+ * 4 units in the last place of the weight, and of the larger term of the LSE.  In the
+ * cross-entropy: each exp(x) by 3 + |x| / 40 units, and a GPU takes an exp below 2^-126 as 0; the
+ * LSE by 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element;
+ * 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memoi_f32_bits(float value) {
+MEMO_INLINE uint32_t memo_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memo_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value);
+    uint32_t bits = memo_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -50,15 +51,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memoi_f32_from_bits(
-        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memo_f32_from_bits(sign |
+                              memo_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -154,8 +155,9 @@ typedef struct memo_pack_desc {
  * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
  * (memo_loss_read).
  *
- * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
- * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
+ * On a GPU 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l +
+ * 16, l and l + 8, ... are joined.  The host joins chunks of 256 columns in order.  Lane l of
+ * loss_sums adds rows l, l + 32, ... in double. */
 typedef struct memo_cross_entropy_desc {
     const void* logits;    /* (n_rows, n_columns) */
     void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
@@ -185,8 +187,8 @@ typedef struct memo_cross_entropy_desc {
  *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
  *               key adds nothing, even if d_out is NaN there, as padding may be
  *
- * sinks takes 8 lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows l, l + 32,
- * ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+ * sink_sums takes 32 lanes a head: lane l adds rows l, l + 32, ... in double; then lanes l and l +
+ * 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
     float* out;            /* (n_rows, n_heads, n_columns); sinks only */
     float* lse;            /* (n_rows, n_heads) */

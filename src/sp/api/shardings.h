@@ -117,17 +117,6 @@ MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t seq
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
 
-/* Copies rows from the whole sequence (n_batch, n_tokens, row_bytes) to a rank's share (n_batch,
- * local_tokens, row_bytes), both in host memory.  Padding rows are set to zero bytes. */
-MEMO_API void memo_sharding_scatter(const memo_sharding* sharding, int32_t sequence_rank,
-                                    int64_t n_batch, int64_t row_bytes, const void* whole,
-                                    void* share);
-/* The inverse: writes the rank's rows into whole and drops padding.  Calls for all ranks fill
- * whole. */
-MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequence_rank,
-                                   int64_t n_batch, int64_t row_bytes, const void* share,
-                                   void* whole);
-
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2 or
  * more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the

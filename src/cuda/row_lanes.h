@@ -1,5 +1,12 @@
 #pragma once
-#include "memo/base.h"
+#include "sp/row_math.h"
+/* ---- >>row lanes --------------------------------------------------------------------------------
+ * Knows: how threads share rows, and in how many accesses they read them.  Knows nothing of grids.
+ * The host's loops (memo_sp.h, >>row kernels) have the same results without any of it. */
+#ifdef MEMO_SP_H
+#define MEMO_CUDA_ROW_KERNELS
+#include "memo_sp.h" /* its arithmetic of rows */
+
 /* --- groups: the numbers that a thread reads at a time ---
  *
  * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
@@ -13,10 +20,7 @@
 #define MEMOI_ROW_GROUP 8
 
 #if defined(__CUDA_ARCH__)
-#define MEMOI_UNROLL  _Pragma("unroll")
 #define MEMOI_VECTORS /* several words in one access */
-#else
-#define MEMOI_UNROLL
 #endif
 
 /* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
@@ -72,7 +76,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
 MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) group->words[k] = 0;
     if (words == 2) {
         memoi_words_load(group->words, from, 2);
@@ -80,11 +84,11 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
         memoi_words_load(group->words, from, 4);
         if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
     } else {
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
+                group->words[k] = memo_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
@@ -94,8 +98,8 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
 /* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memoi_f32_from_bits(pair << 16);
-        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memo_f32_from_bits(pair << 16);
+        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -118,10 +122,10 @@ MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
 
 MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
     if (type == MEMO_TYPE_F32) {
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+        MEMO_ROW_UNROLL
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
     } else {
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
@@ -131,10 +135,10 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     const int words = memoi_row_words(to, type, n), is_f32 = type == MEMO_TYPE_F32;
     memoi_row_group group;
     int k;
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) {
         if (is_f32)
-            group.words[k] = memoi_f32_bits(from[k]);
+            group.words[k] = memo_f32_bits(from[k]);
         else if (k % 2)
             group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
     }
@@ -146,7 +150,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
         memoi_words_store(to, group.words, 4);
         if (words == 8) memoi_words_store((char*)to + 16, group.words + 4, 4);
     } else {
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (is_f32)
@@ -171,12 +175,12 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
 MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
-        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
+        group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
 }
 
 MEMO_INLINE void memoi_group_store_at(void* matrix, memo_type type, int64_t stride, int64_t row,
                                       int64_t column, const float* from, int32_t n) {
-    memoi_group_store((char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), from,
+    memoi_group_store((char*)matrix + (row * stride + column) * memo_row_type_bytes(type), from,
                       type, n);
 }
 
@@ -216,29 +220,6 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
 
 /* --- merge of partial attention --- */
 
-/* The shares of two parts in the whole.  The shares add up to 1, but neither is computed as 1 minus
- * the other, so that the smaller share keeps its precision if the larger share rounds to 1. */
-typedef struct memo_merge_weights {
-    float out, part;
-} memo_merge_weights;
-
-MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
-    memo_merge_weights weights = {1, 0};
-    float ratio, larger, smaller;
-    if (part_lse == -INFINITY) return weights;
-    ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
-    larger = 1.0f / (1.0f + ratio);
-    smaller = ratio * larger;
-    weights.out = lse >= part_lse ? larger : smaller;
-    weights.part = lse >= part_lse ? smaller : larger;
-    return weights;
-}
-MEMO_INLINE float memo_merge_lse(float a, float b) {
-    if (b == -INFINITY) return a;
-    if (a == -INFINITY) return b;
-    return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
-}
-
 /* The row of the arrays, for a row that is counted through all batches. */
 MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
@@ -262,14 +243,14 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         memoi_pair_load(part, merge->part_out, merge->part_type, n_columns, place, &pair);
         memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
 
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
             if (pair.n[i] <= 0) continue;
             memoi_group_widen(a, &out[i], MEMO_TYPE_F32);
             memoi_group_widen(b, &part[i], merge->part_type);
             if (weights.out != 0) {
-                MEMOI_UNROLL
+                MEMO_ROW_UNROLL
                 for (int k = 0; k < MEMOI_ROW_GROUP; k++)
                     b[k] = fmaf(weights.part, b[k], weights.out * a[k]);
             }
@@ -296,12 +277,12 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
     memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
     memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int i = 0; i < 2; i++) {
         float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
         memoi_group_widen(x, &a[i], add->a_type);
         memoi_group_widen(y, &b[i], add->b_type);
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
         memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
                              pair.n[i]);
@@ -321,15 +302,15 @@ MEMO_INLINE void memoi_cast_item(const memo_add_desc* cast, int64_t item, int n_
     memoi_row_pair pairs[2];
     memoi_row_group groups[2][2];
     if (cast->n_rows > 1) row = memoi_row_of(item, n_items, &first);
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
         const int64_t column = (first + 2 * p * n_items) << shift;
         pairs[p] = memoi_row_pair_at(cast->n_columns, column, column + (n_items << shift), shift);
         memoi_pair_load(groups[p], cast->a, cast->a_type, cast->a_stride, row, &pairs[p]);
     }
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_group_widen(x, &groups[p][i], cast->a_type);
@@ -370,10 +351,10 @@ MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) 
 
     add.n_rows = 1;
     add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
-    add.to = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
+    add.to = (char*)pack->rows[t] + place * n * memo_row_type_bytes(pack->rows_type);
     add.a = add.to;
     add.to_type = add.a_type = pack->rows_type;
-    add.b = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
+    add.b = (char*)pack->packed[t] + row * n * memo_row_type_bytes(pack->packed_type);
     add.b_type = pack->packed_type;
     memo_add_item(&add, column);
 }
@@ -389,13 +370,13 @@ MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int3
         memoi_row_group a[2], b[2];
         memoi_pair_load(a, sums->a, sums->a_type, sums->a_stride, row, &pair);
         memoi_pair_load(b, sums->b, sums->b_type, sums->b_stride, row, &pair);
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
             if (pair.n[i] <= 0) continue;
             memoi_group_widen(x, &a[i], sums->a_type);
             memoi_group_widen(y, &b[i], sums->b_type);
-            MEMOI_UNROLL
+            MEMO_ROW_UNROLL
             for (int k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
         }
     }
@@ -407,90 +388,6 @@ MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float 
 
 /* --- cross-entropy --- */
 
-#define MEMO_LOSS_LANES 32
-
-/* Some columns of a row, without the label. */
-typedef struct memo_softmax_sum {
-    float max, sum; /* the sum of exp(z - max) */
-} memo_softmax_sum;
-
-MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
-    const memo_softmax_sum none = {-INFINITY, 0};
-    return none;
-}
-/* 2^t within 2 units; on a GPU 0 below 2^-126. */
-MEMO_INLINE float memoi_two_to(float t) {
-#if defined(__CUDA_ARCH__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-    return power;
-#else
-    return exp2f(t);
-#endif
-}
-/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
- * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
-MEMO_INLINE float memoi_exp_by_two(float x) {
-    float t, power;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
-#else
-    x = x < -104 ? -104 : x;
-#endif
-    t = x * 1.44269504f;
-    power = memoi_two_to(t);
-    return fmaf(power, fmaf(t, -0.693147181f, x), power);
-}
-/* exp(x), x <= 0, of which the loss needs one or two an element. */
-MEMO_INLINE float memoi_loss_exp(float x) {
-#if defined(__CUDA_ARCH__)
-    return memoi_exp_by_two(x);
-#else
-    return expf(x);
-#endif
-}
-
-/* The larger one; y if x is NaN. */
-MEMO_INLINE float memoi_larger(float x, float y) {
-#if defined(__CUDA_ARCH__)
-    return fmaxf(x, y); /* one instruction */
-#else
-    return x > y ? x : y;
-#endif
-}
-/* The sum relative to a maximum that is not below its own. */
-MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
-    return x.max == max ? x.sum : x.sum * memoi_loss_exp(x.max - max);
-}
-MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
-    memo_softmax_sum both;
-    both.max = a.max > b.max ? a.max : b.max;
-    both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
-    return both;
-}
-
-MEMO_INLINE float memoi_softcap(const memo_cross_entropy_desc* entropy, float x) {
-    return entropy->softcap > 0 ? entropy->softcap * tanhf(x / entropy->softcap) : x;
-}
-/* Its derivative, 1 - tanh^2, which keeps its precision where tanh rounds to 1. */
-MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
-    float e = expf(-2 * fabsf(x / softcap));
-    return 4 * e / ((1 + e) * (1 + e));
-}
-
-/* Adds n numbers, in order.  A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_add(memo_softmax_sum to, const float* x, int n) {
-    float max = to.max, base;
-    MEMOI_UNROLL
-    for (int k = 0; k < n; k++) max = memoi_larger(x[k], max);
-    base = max == -INFINITY ? 0.0f : max;
-    to.sum = memoi_softmax_scaled(to, max);
-    to.max = max;
-    MEMOI_UNROLL
-    for (int k = 0; k < n; k++) to.sum += memoi_loss_exp(x[k] - base);
-    return to;
-}
-
 /* Adds the first n numbers of a group.  label: the place of the label in the group, if the label is
  * there. */
 MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
@@ -498,16 +395,10 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
                                                  int32_t n, int64_t label) {
     float x[MEMOI_ROW_GROUP];
     memoi_group_widen(x, group, entropy->type);
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
-    return memoi_softmax_add(to, x, MEMOI_ROW_GROUP);
-}
-
-/* The label's column among these; -1: it is not. */
-MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
-    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
-    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
+        x[k] = k < n && k != label ? memo_softcap(entropy, x[k]) : -INFINITY;
+    return memo_softmax_add(to, x, MEMOI_ROW_GROUP);
 }
 
 /* A lane takes a row in pairs of groups.  A pair is plain if both groups are whole and aligned and
@@ -527,7 +418,7 @@ MEMO_INLINE memoi_loss_walk memoi_loss_walk_of(const memo_cross_entropy_desc* en
     const int64_t group = label >> shift;
     memoi_loss_walk walk;
     walk.logits =
-        (const char*)entropy->logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
+        (const char*)entropy->logits + row * entropy->stride * memo_row_type_bytes(entropy->type);
     walk.column = lane << shift;
     walk.step = (int64_t)MEMO_LOSS_LANES << shift;
     walk.plain_end = entropy->n_columns - walk.step - ((int64_t)1 << shift) + 1;
@@ -551,10 +442,10 @@ typedef struct memoi_plain_pair {
 } memoi_plain_pair;
 MEMO_INLINE memoi_plain_pair memoi_plain_load(const memoi_loss_walk* walk, int64_t column,
                                               memo_type type) {
-    const char* from = walk->logits + column * memoi_row_type_bytes(type);
+    const char* from = walk->logits + column * memo_row_type_bytes(type);
     memoi_plain_pair pair;
     memoi_words_load(pair.words[0], from, 4);
-    memoi_words_load(pair.words[1], from + walk->step * memoi_row_type_bytes(type), 4);
+    memoi_words_load(pair.words[1], from + walk->step * memo_row_type_bytes(type), 4);
     return pair;
 }
 /* The pair after the current one; the current one again if that is the last before end. */
@@ -565,10 +456,10 @@ MEMO_INLINE memoi_plain_pair memoi_plain_next(const memoi_loss_walk* walk, int64
 }
 /* The 4 or 8 numbers of a group. */
 MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type type) {
-    MEMOI_UNROLL
+    MEMO_ROW_UNROLL
     for (int k = 0; k < 4; k++) {
         if (type == MEMO_TYPE_F32)
-            x[k] = memoi_f32_from_bits(words[k]);
+            x[k] = memo_f32_from_bits(words[k]);
         else
             memoi_pair_widen(x + 2 * k, words[k], type);
     }
@@ -581,11 +472,11 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_los
     pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
         next = memoi_plain_next(walk, end, type);
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_plain_widen(x, pair.words[i], type);
-            sum = memoi_softmax_add(sum, x, 1 << memoi_row_shift(type));
+            sum = memo_softmax_add(sum, x, 1 << memoi_row_shift(type));
         }
         pair = next;
     }
@@ -594,9 +485,9 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_los
 
 MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
                                                int32_t lane) {
-    const int64_t label = memoi_label_column(entropy, row);
+    const int64_t label = memo_label_column(entropy, row);
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
-    memo_softmax_sum sum = memoi_softmax_none();
+    memo_softmax_sum sum = memo_softmax_none();
     for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
         switch (entropy->type) {
         case MEMO_TYPE_BF16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_BF16); break;
@@ -618,7 +509,7 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
 MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
                                   memo_softmax_sum sum) {
     float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-    int64_t column = memoi_label_column(entropy, row);
+    int64_t column = memo_label_column(entropy, row);
     part[0] = sum.max;
     part[1] = sum.sum;
     part[2] = -INFINITY;
@@ -628,77 +519,45 @@ MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_
         memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
                             1);
         memoi_group_widen(x, &group, entropy->type);
-        part[2] = memoi_softcap(entropy, x[0]);
+        part[2] = memo_softcap(entropy, x[0]);
     }
 }
 
-/* What the columns of a row need: d_logits = factor exp(z - max), or of the label. */
-typedef struct memoi_entropy_row {
-    float loss, max, factor, of_label;
-} memoi_entropy_row;
-
-/* Joins the parts of a row, in order.  Every lane does. */
-MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
-                                                   int64_t row) {
-    memo_softmax_sum all = memoi_softmax_none();
-    memoi_entropy_row r;
-    float label = -INFINITY, others, sum;
-    for (int32_t p = 0; p < entropy->n_parts; p++) {
-        const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-        const memo_softmax_sum next = {part[0], part[1]};
-        all = memo_softmax_join(all, next);
-        if (!(part[2] <= label)) label = part[2]; /* a NaN too */
-    }
-
-    /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
-    r.max = label > all.max ? label : all.max;
-    others = memoi_softmax_scaled(all, r.max);
-    sum = others + expf(label - r.max);
-    r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
-    r.factor = 1 / sum;
-    r.of_label = -others / sum;
-    return r;
-}
 MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
-                                     int64_t column, int64_t label, const memoi_entropy_row* r,
+                                     int64_t column, int64_t label, const memo_entropy_row* r,
                                      const memoi_row_group* group, int32_t n) {
     float x[MEMOI_ROW_GROUP];
     memoi_group_widen(x, group, entropy->type);
-    MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
-        float d = entropy->scale;
-        if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
-        x[k] = d * (column + k == label
-                        ? r->of_label
-                        : r->factor * memoi_loss_exp(memoi_softcap(entropy, x[k]) - r->max));
-    }
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
+        x[k] = memo_entropy_gradient(entropy, r, column + k == label, x[k]);
     if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
     }
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
 MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, char* to,
-                                     const memoi_entropy_row* r, memoi_loss_walk* walk,
+                                     const memo_entropy_row* r, memoi_loss_walk* walk,
                                      memo_type type) {
-    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memoi_row_type_bytes(type);
+    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memo_row_type_bytes(type);
     memoi_plain_pair pair, next;
     if (walk->column >= end) return;
     pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
         next = memoi_plain_next(walk, end, type); /* before the store, which may replace logits */
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_row_group group;
             memoi_plain_widen(x, pair.words[i], type);
-            MEMOI_UNROLL
+            MEMO_ROW_UNROLL
             for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[k] = entropy->scale * (r->factor * memoi_loss_exp(x[k] - r->max));
-            MEMOI_UNROLL
+                x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
+            MEMO_ROW_UNROLL
             for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])
+                group.words[k] = type == MEMO_TYPE_F32 ? memo_f32_bits(x[k])
                                                        : memoi_pair_narrow(x + 2 * k, type);
             memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
         }
@@ -710,12 +569,12 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
 MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
     const int64_t row = item / MEMO_LOSS_LANES, lane = item % MEMO_LOSS_LANES;
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t label = memoi_label_column(entropy, row);
+    const int64_t label = memo_label_column(entropy, row);
     const int has_label = entropy->labels[row] >= 0 && entropy->labels[row] < entropy->vocabulary;
-    const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
+    const memo_entropy_row r = memo_entropy_row_of(entropy, row);
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     char* to =
-        (char*)entropy->d_logits + row * entropy->stride * memoi_row_type_bytes(entropy->type);
+        (char*)entropy->d_logits + row * entropy->stride * memo_row_type_bytes(entropy->type);
     if (lane == 0) entropy->losses[row] = has_label ? r.loss : NAN;
     if (lane == 0 && entropy->labels[row] < 0) entropy->losses[row] = 0;
     if (!entropy->d_logits) return;
@@ -732,43 +591,14 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
             memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMOI_UNROLL
+        MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++)
             if (pair.n[i] > 0)
                 memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
     }
 }
 
-/* What loss_sums adds up: losses, labels, labels that are not valid. */
-typedef struct memo_loss_sum {
-    double numbers[3];
-} memo_loss_sum;
-
-/* One lane's share of all rows; its loss_sums are one row, number 0. */
-MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                         int32_t lane) {
-    memo_loss_sum sum = {{0, 0, 0}};
-    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
-        int is_valid = entropy->labels[row] < entropy->vocabulary;
-        if (entropy->labels[row] < 0) continue;
-        sum.numbers[0] += (double)entropy->losses[row];
-        sum.numbers[1] += is_valid;
-        sum.numbers[2] += !is_valid;
-    }
-    return sum;
-}
-MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
-    for (int k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
-    return a;
-}
-MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                               memo_loss_sum sum) {
-    for (int k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
-}
-
-/* --- attention sinks --- */
-
-#define MEMO_SINK_LANES 32
+/* --- attention sinks and reduce --- */
 
 /* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
  * the keys. */
@@ -783,78 +613,8 @@ MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int
 MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
     sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
 }
-MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
-    float sink = sinks->sinks[head];
-    double sum = 0;
-    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
-        const int64_t place = row * sinks->n_heads + head;
-        const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
-        if (dot == dot || sinks->lse[place] != sink)
-            sum += (double)(expf(sink - sinks->lse[place]) * dot);
-    }
-    return sum;
-}
-MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
-    sinks->d_sinks[head] -= (float)sum;
-}
-
-/* --- reduce --- */
-
-#define MEMOI_AS_IS(a) (a)
-
-/* A function, because compilers warn of an integer that is compared with itself. */
-MEMO_INLINE int memoi_reduce_is_nan(double a) { return a != a; }
-
-/* Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
- * undefined: K(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED). */
-#define MEMOI_REDUCE_ALL(K)                                                                        \
-    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, float)                                          \
-    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, double)                                       \
-    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, float)                        \
-    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, float)                           \
-    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
-    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
-    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
-#if defined(__CUDA_ARCH__)
-#define MEMOI_REDUCE_CHUNK 1
-#else
-#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
-#endif
-/* Defines memoi_reduce_NAME: to[at .. at + n) = the reduction of elements [begin, begin + n) of
- * every from, n at most MEMOI_REDUCE_CHUNK, in the order of from.  to may be the same elements of
- * one of them: it is written last.  A NaN is above everything. */
-#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
-    MEMO_INLINE void memoi_reduce_##NAME(void* to, int64_t at, const void* const* from,            \
-                                         int32_t n_from, int64_t begin, int64_t n,                 \
-                                         memo_reduction reduction) {                               \
-        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
-        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
-        int64_t i;                                                                                 \
-        int32_t r;                                                                                 \
-        for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                           \
-        for (r = 1; r < n_from; r++) {                                                             \
-            x = (const TYPE*)from[r] + begin;                                                      \
-            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
-                for (i = 0; i < n; i++) result[i] = (WIDE)((ADDED)result[i] + (ADDED)WIDEN(x[i])); \
-            } else {                                                                               \
-                for (i = 0; i < n; i++) {                                                          \
-                    const WIDE wide = WIDEN(x[i]);                                                 \
-                    const int is_more = wide > result[i] || memoi_reduce_is_nan((double)wide);     \
-                    result[i] = is_more ? wide : result[i];                                        \
-                }                                                                                  \
-            }                                                                                      \
-        }                                                                                          \
-        for (i = 0; i < n; i++) ((TYPE*)to)[at + i] = NARROW(result[i]);                           \
-    }
-MEMOI_REDUCE_ALL(MEMOI_REDUCE)
-#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
-    case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, at, from, n_from, begin, n, reduction); break;
-MEMO_INLINE void memoi_reduce(void* to, int64_t at, const void* const* from, int32_t n_from,
-                              int64_t begin, int64_t n, memo_type type, memo_reduction reduction) {
-    switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
-}
 MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
-    memoi_reduce(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
+    memo_reduce_elements(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
 }
 
 /* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
@@ -869,3 +629,4 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
       memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
     K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
       MEMOI_ADD, memo_sink_sum_end)
+#endif /* MEMO_SP_H */
