@@ -1,5 +1,7 @@
 #include "gpt/model/enqueue.h"
 
+#include <assert.h>
+
 /* ---- the model ----------------------------------------------------------------------------- */
 
 int gpt_is_idle(const gpt_model* model) {
@@ -249,6 +251,7 @@ void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
 char* gpt_at(gpt_array x, int64_t row) {
+    assert(row >= x.begin);
     return gpt_offset(x.address, (row - x.begin) * x.n_columns * memo_type_bytes(x.type));
 }
 int64_t gpt_bytes(gpt_array x, gpt_rows rows) {

@@ -317,6 +317,7 @@ void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
 
 void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
+    gpt_place_blocks(model, layer); /* another slice was open before */
     for (int32_t s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_rows(model, s);
         gpt_rows need[GPT_N_TENSORS];
