@@ -112,8 +112,8 @@ MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * The planner needs a few times of a trainer on a device.  Measure the times once, by
- * memo_session_measure, and keep the profile in a file. */
+ * The planner needs a few times of a trainer on a device.  A session times its first training
+ * steps, and memo_session_get_profile returns the times; keep the profile in a file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
@@ -143,7 +143,8 @@ typedef struct memo_profile {
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;              /* between the last forward and the first backward */
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
-    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
+                                      measured, the host updates only if nothing else fits */
     double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
@@ -321,9 +322,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
  * next run, which then begins by the second plan.
  *
- * With times from elsewhere, in a row or alone:
+ * With times that are known, from memo_session_get_profile or a file of another run:
  *
- *     memo_session_measure(&desc, &profile, &error);          // times, in runs that do not train
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
@@ -454,9 +454,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session
- * that times itself keeps the place of the first update: on the device, if that fits.  Predicted
- * times are of a step of desc.micro_batches, with its update and all copies of states. */
+ * A session that times itself keeps the place of the first update: on the device, if that fits.
+ * Predicted times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -641,15 +640,14 @@ typedef struct memo_shape {
 
 /* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
  * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes. */
+ * the calling thread computes.  memo_session_verify compares them. */
 typedef struct memo_session_output {
     const char* name; /* shown in messages; borrowed, as the bytes are */
     void* address;
     int64_t size_bytes;
-    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    memo_type type;   /* of its numbers */
     int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
 } memo_session_output;
-#define MEMO_NO_OUTPUTS (-1)
 
 typedef struct memo_step_plan memo_step_plan;
 
@@ -705,21 +703,18 @@ typedef struct memo_session_desc {
      * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* For memo_session_verify, which compares these bytes, and memo_session_measure: both run
-     * micro-batches that do not train, so the bytes are saved before and given back after.
-     * MEMO_NO_OUTPUTS: a micro-batch sets whatever it changes, or changes only states and other
-     * memory of the session.  0: memo_session_measure refuses unless `measuring` is set. */
+    /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
+     * which have their values again afterwards. */
     const memo_session_output* outputs;
     int32_t n_outputs;
-    /* Optional: called with 1 before micro-batches that do not train, with 0 after them.  The
+    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
-     * fifth faster than a model's weights: call memo_session_fill_states here. */
-    void (*measuring)(void* user, memo_session* session, int32_t begins);
+     * between the two. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
     /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  Called before micro-batches that only
-     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
-     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
+     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
+     * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only in steps that are timed, for all rows of each tensor. */
@@ -731,7 +726,7 @@ typedef struct memo_session_desc {
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
-     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
      * times, and choose the same rows.  Fields that must match are compared. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
@@ -748,9 +743,8 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
-     * memory for the outputs; a checked session and memo_session_verify take memory of the device
-     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
+     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
      * allocated from the device. */
     void *device_memory, *host_memory;
 
@@ -777,7 +771,6 @@ typedef struct memo_session_desc {
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
-    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
     /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
      * the plan depends on times; negative: none, the session plans by estimates. */
     int32_t timed_steps;
@@ -793,8 +786,7 @@ typedef struct memo_session_desc {
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of device memory, two of host
      * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
      * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
      * waits in every layer. */
@@ -839,17 +831,6 @@ struct memo_step_plan {
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
 };
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
- * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
- * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
- * With states two more follow.  If there are 7 or more, copies run beside every second one, which
- * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
- * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
- * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
- * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                          memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
@@ -1091,7 +1072,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
- *     >>session measure        the times of a micro-batch that runs
+ *     >>session times          a profile from the spans of micro-batches
  *     >>session timing         the first training steps give the times of the plan behind them
  *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
@@ -6736,18 +6717,6 @@ typedef struct memoi_timer {
     double scale;         /* of what is added */
 } memoi_timer;
 
-/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
- * the device in the backward. */
-typedef struct memoi_beside {
-    memob_engine engine;
-    memo_event begun;   /* the engine's: a step begins to compute */
-    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
-    int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
-     * direction has n_places, and size_bytes of the device. */
-    int64_t n_places, n_copied;
-} memoi_beside;
-
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
@@ -6880,8 +6849,7 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2];       /* of this micro-batch; of pending updates */
-    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    } values[2]; /* of this micro-batch; of pending updates */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -6906,7 +6874,6 @@ struct memo_session {
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */
     memob_arrays arrays; /* of all three */
-    memoi_beside beside;
 };
 
 const char* memo_policy_name(memo_policy policy) {
@@ -7174,13 +7141,6 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
     return MEMO_STATUS_OK;
 }
 
-/* n_outputs of a desc for a call that may measure.  Measuring runs whole micro-batches, perhaps
- * just before a training step, so the trainer must have stated what they change. */
-#define MEMOI_OUTPUTS_MISSING (-2)
-MEMOI int32_t memoi_session_outputs(const memo_session_desc* desc) {
-    return desc->n_outputs || desc->measuring ? desc->n_outputs : MEMOI_OUTPUTS_MISSING;
-}
-
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -7196,7 +7156,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
         {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
         {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
         {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
         {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
         {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
@@ -7218,7 +7178,6 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                           numbers[t].least, numbers[t].most, error)))
             return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_real(name, "measure_s", desc->measure_s, 0, 1e6, error)) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
@@ -7248,13 +7207,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (desc->n_alternatives && !desc->alternatives)
         field = "alternatives: NULL; set them, or n_alternatives to 0";
-    if (desc->n_outputs > 0 && !desc->outputs)
-        field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
-    if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
-        field =
-            "outputs: none, but measuring runs micro-batches, which change gradients and more; "
-            "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
-            "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
+    if (desc->n_outputs > 0 && !desc->outputs) field = "outputs: NULL; set them, or n_outputs to 0";
     for (int32_t t = 0; t < desc->n_outputs && !field; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
@@ -8107,7 +8060,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
 /* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
 MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
     const double rows = (double)memoi_session_rows(s, step);
-    if (!s->timing.plan || what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
     if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
     return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
 }
@@ -8138,8 +8091,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         return;
     }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
-    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
-        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
@@ -8334,8 +8285,7 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
-    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
-    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
+    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The trainer updates a layer on the device. */
@@ -8596,17 +8546,10 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address
- * kept from there harm nothing. */
-MEMOI void memoi_inspector_retire(memo_session* s) {
-    s->checker.slots = s->checker.memory = NULL;
-    s->checker.n_buffers = 0;
-}
-
 /* Checks from now on. */
 MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->spans_s || s->timing.is_known ? c->slot_bytes : 0);
+    c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->shape = -1;
     c->kinds = 0;
@@ -8623,19 +8566,15 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to measure or to plan again, a layer more: no layer then has the slot that it had
- * before, so that the forward does not find a kept address there. */
+ * budgets; to plan again, a layer more: no layer then has the slot that it had before, so that the
+ * forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->spans_s || s->timing.plan ? 4 : 3;
+    const int n_slots = s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
-    if (c->engine.device_memory) { /* of the shape measured before */
-        memoi_inspector_start(s);
-        return MEMO_STATUS_OK;
-    }
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
@@ -9716,20 +9655,6 @@ MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end)
     if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
 }
 
-/* Copies beside a step, once it computes. */
-MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
-    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
-    memoi_beside* b = &s->beside;
-    memob_engine_call(&b->engine, &s->call_error);
-    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
-    memob_engine_wait(&b->engine, stream, 0);
-    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
-        memob_engine_copy(&b->engine, stream, is_backward * b->size_bytes,
-                          (is_backward * b->n_places + b->n_copied++ % b->n_places) * b->size_bytes,
-                          b->size_bytes);
-    (void)memoi_session_is_ok(s, b->engine.status);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -9766,8 +9691,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
-        memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
@@ -10569,6 +10492,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
         s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
+    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
@@ -10609,8 +10533,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host &&
-        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
+    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
@@ -11170,8 +11093,9 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return MEMO_STATUS_OK;
 }
 
-/* --- >>session measure ---
- * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
+/* --- >>session times ---
+ * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
+ * nothing of when they run. */
 
 /* Rows of a tensor that a step had; the mean if they are routed. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
@@ -11228,7 +11152,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
-    const int waits = s->timing.plan && s->steps->order; /* for other stages, in some layers */
+    const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
@@ -11278,60 +11202,6 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(desc, status, error);
 }
 
-/* Of the forward's or the backward's spans of all steps: the first times, or the second. */
-MEMOI double memoi_session_sum_spans(const memo_session* s, int is_backward, int which) {
-    double sum_s = 0;
-    for (int32_t step = 0; step < s->n_steps; step++)
-        sum_s += memoi_session_span(s, step,
-                                    is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD)[which];
-    return sum_s;
-}
-
-/* Takes what copies beside the micro-batches need.  If there is no memory, nothing is copied.  The
- * copies of a step take 0.7 of an average step of the first micro-batch.  Copies of few bytes would
- * show what the start of a copy costs. */
-MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
-    const double copies_s[] = {copy->out_s, copy->back_s};
-    memoi_beside* b = &s->beside;
-    memob_engine* e = &b->engine;
-    double steps_bytes[2], n_bytes = 16 << 20, host_bytes = 64 << 20;
-    int64_t device_end = 0, host_end = 0; /* of the session's memory */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
-        const memo_step_plan* plan = s->parts[k].plan;
-        device_end = memob_max(device_end, plan->device_bytes);
-        host_end = memob_max(host_end, plan->host_bytes);
-    }
-    device_end = memob_align_up(device_end, MEMOB_DEVICE_ALIGNMENT);
-    host_end = memob_align_up(host_end, MEMOB_DEVICE_ALIGNMENT);
-    if (s->desc.device_bytes) n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - device_end));
-    if (s->desc.host_bytes) host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - host_end));
-    n_bytes = fmin(n_bytes, host_bytes) / 2; /* each direction has its own, as they run at once */
-
-    for (int32_t pass = 0; pass < 2; pass++) {
-        const double sum_s = memoi_session_sum_spans(s, pass, 0);
-        if (copies_s[pass] * 1e14 < (double)copy->size_bytes) return; /* the clock sees no copies */
-        steps_bytes[pass] = 0.7 * sum_s / s->n_steps / copies_s[pass] * (double)copy->size_bytes;
-        n_bytes = fmin(n_bytes, steps_bytes[pass]);
-    }
-    if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
-    b->size_bytes = (int64_t)n_bytes;
-    b->n_places = (int64_t)host_bytes / (2 * b->size_bytes);
-    for (int32_t pass = 0; pass < 2; pass++)
-        b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
-
-    memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
-    e->events = &b->begun;
-    e->n_events = 1;
-    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
-    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
-    if (memob_engine_acquire(e, "", 2 * b->size_bytes, 2 * b->n_places * b->size_bytes, NULL, 2,
-                             NULL))
-        b->size_bytes = 0;
-    else /* the system gives it now */
-        memset(e->host_memory, 0, (size_t)(2 * b->n_places * b->size_bytes));
-}
-
 /* The median of every times_s[first], times_s[first + stride], up to n times. */
 MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t stride, int32_t n) {
     double chosen_s[MEMOI_SESSION_REPETITIONS];
@@ -11340,51 +11210,27 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span two medians of its times in n micro-batches: in micro-batches without copies, and
- * in every second micro-batch, which recomputes half of the rows beside copies.  If no copies ran,
- * layers count in all micro-batches.  Layers that are late now and then make the median micro-batch
- * longer than the sum of the layers' medians.  The medians grow in this ratio. */
+/* Gives each span of a layer the median of its times in n micro-batches, and each other span two: of
+ * the even micro-batches, and of the odd ones, which time the recomputation of half of the rows.
+ * Layers that are late now and then make the median micro-batch longer than the sum of the layers'
+ * medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
-    const int32_t layer_stride = s->beside.size_bytes ? 2 : 1;
-    double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, medians_s[2] = {0, 0}, ratios[2];
+    double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, sum_s = 0, ratio;
     for (int64_t k = 0; k < n_spans; k++) {
-        double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, of_span_s[2];
+        double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
         const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);
         for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
-        for (int32_t i = 0; i < 2; i++) {
-            const int32_t stride = is_layer ? layer_stride : 2;
-            of_span_s[i] = memoi_session_median(span_s, i % stride, stride, n);
-            if (is_layer) medians_s[i] += of_span_s[i];
-        }
-        memcpy(span_s, of_span_s, sizeof of_span_s);
+        odd_s = is_layer ? 0 : memoi_session_median(span_s, 1, 2, n);
+        span_s[0] = memoi_session_median(span_s, 0, is_layer ? 1 : 2, n);
+        span_s[1] = odd_s;
+        if (is_layer) sum_s += span_s[0];
     }
 
-    for (int32_t i = 0; i < 2; i++) {
-        const double sum_s = memoi_session_median(sums_s, i % layer_stride, layer_stride, n);
-        ratios[i] = medians_s[i] > 0 ? sum_s / medians_s[i] : 1;
-    }
+    ratio = sum_s > 0 ? memoi_session_median(sums_s, 0, 1, n) / sum_s : 1;
     for (int64_t k = 0; k < n_spans; k++)
-        for (int32_t i = 0; i < 2 && memoi_pass_has_layers(k % MEMOI_SPANS_MAX); i++)
-            s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
-}
-
-/* Runs a micro-batch of the current shape, and an update if the micro-batch ends the step.  Reads
- * the spans. */
-MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
-                                           memo_error* error) {
-    const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
-    memo_status status;
-    s->repetition = repetition;
-    for (int64_t k = 0; k < n_spans; k++)
-        s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
-    status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
-    if (!status && !more_follow) status = memo_session_update(s, error);
-    if (!status && !s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-        status = memoi_session_read_timer(s, &s->timers[k], error);
-    return status;
+        if (memoi_pass_has_layers(k % MEMOI_SPANS_MAX))
+            s->spans_s[k * MEMOI_SESSION_REPETITIONS] *= ratio;
 }
 
 /* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
@@ -11397,59 +11243,8 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             int64_t begin = 0, end = 0;
             if (!span_s || !n_rows) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
-            for (int32_t i = 0; i < 2; i++)
-                backward_s[i] =
-                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+            *backward_s = fmax(0, *backward_s - span_s[0] * (double)(end - begin) / (double)n_rows);
         }
-    }
-}
-
-/* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
- * every second one. */
-MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
-                                           memo_error* error) {
-    const double begin_s = memob_now_s(), measure_s = s->desc.measure_s > 0 ? s->desc.measure_s : 3;
-    int32_t n = 1;
-    int64_t values[2];
-    memo_status status = MEMO_STATUS_OK;
-    memoi_session_log(s, "session: measuring layers and recomputation");
-    if (s->desc.is_checked) status = memoi_inspector_create(s, error);
-    status = memoi_session_verdict(&s->desc, status, error);
-    for (int32_t run = -1; run < n && !status; run++) {
-        status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
-        if (run >= 0) continue;
-
-        /* By default as many as take 3 s, because a processor that was idle takes up to a second to
-         * reach its speed.  Two are enough if the first takes over 5 s.  All ranks must run as
-         * many, because layers may contain collectives. */
-        values[1] = (int64_t)(1e3 * (memob_now_s() - begin_s)) + 1;
-        status = memoi_session_agree(&s->desc, status, values, 2, error);
-        n = values[1] > 5000 ? 2
-                             : (int32_t)fmax(4, fmin(1e3 * measure_s / (double)values[1],
-                                                     MEMOI_SESSION_REPETITIONS));
-        if (!status)
-            memoi_session_log(s, "session: measuring %d micro-batches of about %.1f s", (int)n,
-                              1e-3 * (double)values[1]);
-        if (!status) memoi_inspector_retire(s); /* the others measure; no kernel runs */
-        /* A few micro-batches show nothing of what copies slow. */
-        if (!status && n >= 6) memoi_session_begin_beside(s, profile);
-    }
-
-    if (!status) memoi_session_take_medians(s, n);
-    if (!status && s->desc.backward_recomputes) memoi_session_leave_out(s);
-    return status;
-}
-
-/* By how much copies slow steps; at most by the time of the copies. */
-MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
-    const memoi_beside* b = &s->beside;
-    for (int32_t pass = 0; pass < 2 && b->size_bytes; pass++) {
-        const double n_bytes = (double)b->size_bytes * b->n_copies[pass] * s->n_steps;
-        const double most_s = (pass ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
-        const double slower_s =
-            memoi_session_sum_spans(s, pass, 1) - memoi_session_sum_spans(s, pass, 0);
-        profile->slowdown_s_per_byte[pass] = fmin(fmax(slower_s, 0) / n_bytes, most_s);
     }
 }
 
@@ -11483,177 +11278,6 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
             if (*row_s > 0)
                 *row_s = fmax(0, *row_s - profile->recompute_call_s / (double)profile->n_rows);
         }
-}
-
-/* Times an update after another one that warms up, in seconds of a byte that it uses. */
-MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profile,
-                                            memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    double sum_s = 0, n_bytes = 0;
-    for (int32_t run = 0; run < 2 && !status;
-         run++) /* the medians of the other spans are in the first */
-        status = memoi_session_time_batch(s, 1, 0, error);
-    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++)
-        sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
-    for (int32_t what = MEMOI_SPAN_UPDATE_FIRST; what <= MEMOI_SPAN_UPDATE_LAST && !status; what++)
-        sum_s += memoi_session_span(s, 0, what)[1];
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
-        n_bytes += memob_states_update_bytes(s->states, layer);
-    if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
-    return status;
-}
-
-/* Times updates on the host in memory of a layer's size, after one that warms up. */
-MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile,
-                                          memo_error* error) {
-    const uint32_t used = s->states->updated | s->states->gradients;
-    char* trial[MEMO_STATES_MAX] = {NULL};
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    double n_bytes = 0, begin_s = 0;
-    memo_status status = memob_states_synchronize(s->states, error);
-    for (int32_t i = 0; i < s->desc.n_states && !status; i++)
-        if (used >> i & 1) trial[i] = MEMOB_ARRAY(&arrays, char, s->states_table[i].size_bytes);
-    if (arrays.failed) status = memob_no_memory(error, "a layer's states");
-
-    s->host_trial = trial;
-    for (int32_t layer = -1; layer < s->desc.n_layers && !status; layer++) {
-        if (layer > 0 && memob_now_s() - begin_s > 1) break;
-        s->desc.update_host(s->desc.user, s, (int32_t)memob_max(layer, 0));
-        if (layer < 0) begin_s = memob_now_s();
-        if (layer >= 0) n_bytes += memob_states_update_bytes(s->states, layer + 1);
-    }
-    if (n_bytes > 0) profile->update_host_s_per_byte = (memob_now_s() - begin_s) / n_bytes;
-    s->host_trial = NULL;
-    memob_arrays_free(&arrays);
-    return status;
-}
-
-/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
- * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
-MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
-                                             memo_error* error) {
-    const int64_t most = (int64_t)1 << 20;
-    memo_status status = MEMO_STATUS_OK, freed;
-    void* pinned = NULL;
-    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
-    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
-        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
-        char* output = (char*)s->desc.outputs[i].address;
-        int64_t n_bytes;
-        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            void* piece = pinned ? pinned : bytes;
-            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
-            if (s->desc.computes_on_host) {
-                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
-                continue;
-            }
-            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
-                                        is_back, error);
-            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
-        }
-    }
-
-    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
-    return status ? status : freed;
-}
-
-/* Takes host memory for the outputs and fills it. */
-MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error) {
-    int64_t n_bytes = 0;
-    char* saved;
-    memo_status status;
-    for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
-    saved = MEMOB_ARRAY(&s->arrays, char, n_bytes);
-    if (!saved) return memob_no_memory(error, "the outputs of a micro-batch");
-    status = memoi_session_copy_outputs(s, saved, 0, error);
-    if (!status) s->saved = saved;
-    return status;
-}
-
-/* The trainer's own number of all that its update reads; 0: it has none. */
-MEMOI double memoi_session_norm(const memo_session_desc* desc) {
-    return desc->norm ? desc->norm(desc->user) : 0;
-}
-/* Does it still have its value from before runs that are no training? */
-MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
-                                           memo_error* error) {
-    const double now = memoi_session_norm(desc);
-    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
-        "again that they had before measuring; list what else a micro-batch changes and the update "
-        "reads, or let norm be the same for the same bytes",
-        before, now);
-}
-
-memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                 memo_error* error) {
-    memo_session_desc own;
-    memo_profile copies;
-    memo_step_plan* plan = NULL;
-    memo_session* s = NULL;
-    double norm = 0;
-    memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
-    memo_status given = MEMO_STATUS_OK;
-    if (status) return status;
-    own = *desc;
-    memset(&copies, 0, sizeof copies);
-    own.n_outputs = memoi_session_outputs(desc);
-    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
-        status = memo_session_plan(&own, NULL, &plan, error);
-        if (!status) own.slice_rows = plan->slice_rows;
-    }
-
-    /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
-     * takes long. */
-    own.policy = MEMO_POLICY_RECOMPUTE;
-    own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
-    for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
-        memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(NULL, &own, NULL, &plan, error);
-        own.policy = MEMO_POLICY_MEMO;
-    }
-    if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
-    if (!status) status = memoi_session_measure_copies(s, &copies, error);
-    if (!status) {
-        s->spans_s = (double*)memob_arrays_add(&s->arrays, s->most_steps * MEMOI_SPANS_MAX,
-                                               MEMOI_SESSION_REPETITIONS * sizeof(double));
-        s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
-        status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
-                                  : memoi_session_start(s, error);
-        if (!status) status = memoi_session_save_outputs(s, error);
-        if (!status) norm = memoi_session_norm(desc);
-        status = memoi_session_verdict(desc, status, error);
-    }
-    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
-        memset(&profile[k], 0, sizeof *profile);
-        if (s->parts[k].plan->shape.is_forward_only) continue;
-        profile[k] = copies;
-        memoi_session_turn(s, k);
-        memoi_session_guess(s, &profile[k]);
-        if (desc->measuring) desc->measuring(desc->user, s, 1);
-        status = memoi_session_time_spans(s, &copies, error);
-        if (!status) {
-            memoi_session_read_times(s, &profile[k]);
-            memoi_session_read_slowdown(s, &profile[k]);
-            memoi_session_read_calls(s, &profile[k]);
-        }
-        memob_engine_release(&s->beside.engine);
-        memset(&s->beside, 0, sizeof s->beside);
-        if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
-        if (!status && s->states && s->desc.update_host)
-            status = memoi_session_time_host(s, &profile[k], error);
-        if (desc->measuring) desc->measuring(desc->user, s, 0);
-        status = memoi_session_agree_profile(desc, status, &profile[k], error);
-    }
-    if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
-    if (!status) status = memoi_session_verdict(desc, given, error);
-    memo_session_destroy(s);
-    memo_step_plan_destroy(plan);
-    return status;
 }
 
 /* --- >>session timing ---
@@ -12088,6 +11712,15 @@ MEMOI void memoi_timing_plan(memo_session* s) {
         status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
                                 "memo_session_desc.setup: it frees, or requests too much");
     status = memoi_session_verdict(&s->desc, status, &why);
+
+    /* Updates that are pending belong to the step before.  They end before functions of the trainer
+     * get sessions of dry runs, which some remember. */
+    if (!status) {
+        status = memo_session_flush(s, &why);
+        if (status) s->is_reported = 0; /* the micro-batch fails */
+        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
+        status = memoi_session_verdict(&s->desc, status, &why);
+    }
     if (!status) status = memoi_timing_make(s, &plan, &why);
     is_same = !status && memoi_timing_is_open(s, plan);
     if (is_same) { /* the predicted times are new */
@@ -12100,12 +11733,6 @@ MEMOI void memoi_timing_plan(memo_session* s) {
         }
     }
 
-    /* Updates that are pending belong to the step before. */
-    if (!status && !is_same) {
-        status = memo_session_flush(s, &why);
-        if (status) s->is_reported = 0; /* the micro-batch fails */
-        status = memoi_session_verdict(&s->desc, status, &why);
-    }
     if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
     if (status || is_same) memo_step_plan_destroy(plan);
     if (status)
@@ -12300,6 +11927,66 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
  * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
  * plan is made. */
 
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
+ * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
+MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
+                                             memo_error* error) {
+    const int64_t most = (int64_t)1 << 20;
+    memo_status status = MEMO_STATUS_OK, freed;
+    void* pinned = NULL;
+    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
+    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
+        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
+        char* output = (char*)s->desc.outputs[i].address;
+        int64_t n_bytes;
+        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
+            void* piece = pinned ? pinned : bytes;
+            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
+            if (s->desc.computes_on_host) {
+                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
+                continue;
+            }
+            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
+            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
+                                        is_back, error);
+            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
+        }
+    }
+
+    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
+    return status ? status : freed;
+}
+
+/* Takes host memory for the outputs and fills it. */
+MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error) {
+    int64_t n_bytes = 0;
+    char* saved;
+    memo_status status;
+    for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
+    saved = MEMOB_ARRAY(&s->arrays, char, n_bytes);
+    if (!saved) return memob_no_memory(error, "the outputs of a micro-batch");
+    status = memoi_session_copy_outputs(s, saved, 0, error);
+    if (!status) s->saved = saved;
+    return status;
+}
+
+/* The trainer's own number of all that its update reads; 0: it has none. */
+MEMOI double memoi_session_norm(const memo_session_desc* desc) {
+    return desc->norm ? desc->norm(desc->user) : 0;
+}
+/* Does it still have its value from before runs that are no training? */
+MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
+                                           memo_error* error) {
+    const double now = memoi_session_norm(desc);
+    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
+        "again that they had before; list what else a micro-batch changes and the update "
+        "reads, or let norm be the same for the same bytes",
+        before, now);
+}
+
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
     const memo_session_desc* desc;
@@ -12420,14 +12107,14 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (status) return status;
     if (is_owned) s->own_plan = plan;
     norm = memoi_session_norm(desc);
-    if (desc->measuring) desc->measuring(desc->user, s, 1);
+    if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (desc->verifying) desc->verifying(desc->user, s, 0);
     if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;

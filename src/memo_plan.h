@@ -126,7 +126,7 @@ extern "C" {
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
- *     >>session measure        the times of a micro-batch that runs
+ *     >>session times          a profile from the spans of micro-batches
  *     >>session timing         the first training steps give the times of the plan behind them
  *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
@@ -200,7 +200,7 @@ extern "C" {
 #include "plan/session/file.h"
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
-#include "plan/session/measure.h"
+#include "plan/session/times.h"
 #include "plan/session/timing.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"

@@ -453,7 +453,7 @@ static void fuzz_session_pointers(memo_session_desc* desc) {
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
                   &desc->forward, &desc->between, &desc->backward, &desc->weights, &desc->loss,
-                  &desc->recompute, &desc->outputs, &desc->measuring, &desc->norm, &desc->buffers,
+                  &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
                   &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
                   &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
                   &desc->device_memory, &desc->host_memory);

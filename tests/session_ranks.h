@@ -45,7 +45,6 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
                                           {"hidden", 128, MEMO_TENSOR_ROWS, 0}};
     memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     memo_device* device = NULL;
     memo_session* s = NULL;
     memo_session_info info;

@@ -7,6 +7,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "session_times.h"
 #include "pipeline.h"
 #include "timed.h"
 
@@ -487,7 +488,7 @@ TEST(measured_orders_are_verified_and_written) {
     s.desc.policy = MEMO_POLICY_MEMO;
     s.desc.device_bytes = least_of_session(&s.desc) + 1024;
     CHECK_OK(memo_session_verify(&s.desc, &error));
-    CHECK_OK(memo_session_measure(&s.desc, &profile, &error));
+    CHECK_OK(session_times(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0 && profile.weights_s[0] > 0);
     own_step_plan* other = NULL;
     own_step_plan* plan = step_plan_of(&s.desc, &profile);

@@ -5,6 +5,7 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "owned.h"
+#include "session_times.h"
 #include "trainer.h"
 
 #include <math.h>
@@ -445,7 +446,7 @@ static memo_profile measured(model* m, double wait_s) {
     m->t.desc.device = &device;
     m->t.desc.computes_on_host = 0;
     m->t.desc.compute_stream = stream;
-    CHECK_OK(memo_session_measure(&m->t.desc, &p, &error));
+    CHECK_OK(session_times_of(&m->t.desc, 12, &p, &error));
     memo_stream_destroy(&device, stream, NULL);
     return p;
 }
@@ -631,7 +632,7 @@ TEST(the_largest_slices_are_measured) {
     }
     m.t.desc.policy = MEMO_POLICY_MEMO;
     m.t.desc.slice_rows = 0;
-    CHECK_OK(memo_session_measure(&m.t.desc, &profile, &error));
+    CHECK_OK(session_times(&m.t.desc, &profile, &error));
     CHECK_IS(profile.n_rows, ==, N);
 }
 

@@ -6,6 +6,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "session_times.h"
 #include "timed.h"
 #include "trainer.h"
 #include <fcntl.h>
@@ -590,7 +591,7 @@ TEST(updates_on_the_host_are_measured) {
     t.desc.update_on = MEMO_UPDATE_HOST;
     t.desc.device = device;
     t.desc.is_checked = 1;
-    CHECK_OK(memo_session_measure(&t.desc, profiles, &error));
+    CHECK_OK(session_times(&t.desc, profiles, &error));
     CHECK(profiles[0].update_host_s_per_byte > 0 && profiles[0].update_s_per_byte == 0);
     t.desc.device = NULL;
     CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
@@ -1473,7 +1474,6 @@ static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
     desc.between = bytes_between;
     desc.backward = bytes_backward;
     desc.update = bytes_update;
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     return desc;
 }
 

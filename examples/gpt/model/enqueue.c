@@ -251,7 +251,6 @@ void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
 char* gpt_at(gpt_array x, int64_t row) {
-    assert(row >= x.begin);
     return gpt_offset(x.address, (row - x.begin) * x.n_columns * memo_type_bytes(x.type));
 }
 int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
@@ -260,6 +259,7 @@ int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
 
 /* Operands: rows of a tensor; sums; numbers of a micro-batch's rows. */
 static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
+    assert(rows.begin >= x.begin || gpt_count(rows) <= 0);
     gpt_use(op, uses, place, gpt_at(x, rows.begin), x.type, gpt_count(rows) * x.n_columns);
 }
 void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place, const void* address,

@@ -41,9 +41,8 @@
  * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
  * next run, which then begins by the second plan.
  *
- * With times from elsewhere, in a row or alone:
+ * With times that are known, from memo_session_get_profile or a file of another run:
  *
- *     memo_session_measure(&desc, &profile, &error);          // times, in runs that do not train
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
@@ -174,9 +173,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  A session
- * that times itself keeps the place of the first update: on the device, if that fits.  Predicted
- * times are of a step of desc.micro_batches, with its update and all copies of states. */
+ * A session that times itself keeps the place of the first update: on the device, if that fits.
+ * Predicted times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -361,15 +359,14 @@ typedef struct memo_shape {
 
 /* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
  * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes. */
+ * the calling thread computes.  memo_session_verify compares them. */
 typedef struct memo_session_output {
     const char* name; /* shown in messages; borrowed, as the bytes are */
     void* address;
     int64_t size_bytes;
-    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    memo_type type;   /* of its numbers */
     int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
 } memo_session_output;
-#define MEMO_NO_OUTPUTS (-1)
 
 typedef struct memo_step_plan memo_step_plan;
 
@@ -425,21 +422,18 @@ typedef struct memo_session_desc {
      * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* For memo_session_verify, which compares these bytes, and memo_session_measure: both run
-     * micro-batches that do not train, so the bytes are saved before and given back after.
-     * MEMO_NO_OUTPUTS: a micro-batch sets whatever it changes, or changes only states and other
-     * memory of the session.  0: memo_session_measure refuses unless `measuring` is set. */
+    /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
+     * which have their values again afterwards. */
     const memo_session_output* outputs;
     int32_t n_outputs;
-    /* Optional: called with 1 before micro-batches that do not train, with 0 after them.  The
+    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
-     * fifth faster than a model's weights: call memo_session_fill_states here. */
-    void (*measuring)(void* user, memo_session* session, int32_t begins);
+     * between the two. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
     /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  Called before micro-batches that only
-     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
-     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
+     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
+     * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only in steps that are timed, for all rows of each tensor. */
@@ -451,7 +445,7 @@ typedef struct memo_session_desc {
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
-     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
      * times, and choose the same rows.  Fields that must match are compared. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
@@ -468,9 +462,8 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
-     * memory for the outputs; a checked session and memo_session_verify take memory of the device
-     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
+     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
      * allocated from the device. */
     void *device_memory, *host_memory;
 
@@ -497,7 +490,6 @@ typedef struct memo_session_desc {
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
-    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
     /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
      * the plan depends on times; negative: none, the session plans by estimates. */
     int32_t timed_steps;
@@ -513,8 +505,7 @@ typedef struct memo_session_desc {
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of device memory, two of host
      * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
      * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
      * waits in every layer. */
@@ -559,17 +550,6 @@ struct memo_step_plan {
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
 };
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
- * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
- * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
- * With states two more follow.  If there are 7 or more, copies run beside every second one, which
- * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
- * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
- * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
- * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                          memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;

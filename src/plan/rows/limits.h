@@ -307,18 +307,6 @@ typedef struct memoi_timer {
     double scale;         /* of what is added */
 } memoi_timer;
 
-/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
- * the device in the backward. */
-typedef struct memoi_beside {
-    memob_engine engine;
-    memo_event begun;   /* the engine's: a step begins to compute */
-    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
-    int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
-     * direction has n_places, and size_bytes of the device. */
-    int64_t n_places, n_copied;
-} memoi_beside;
-
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
@@ -451,8 +439,7 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2];       /* of this micro-batch; of pending updates */
-    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    } values[2]; /* of this micro-batch; of pending updates */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -477,7 +464,6 @@ struct memo_session {
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */
     memob_arrays arrays; /* of all three */
-    memoi_beside beside;
 };
 
 const char* memo_policy_name(memo_policy policy) {

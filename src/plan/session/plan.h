@@ -621,6 +621,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
         s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
+    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
@@ -661,8 +662,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host &&
-        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
+    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;

@@ -622,20 +622,6 @@ MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end)
     if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
 }
 
-/* Copies beside a step, once it computes. */
-MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
-    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
-    memoi_beside* b = &s->beside;
-    memob_engine_call(&b->engine, &s->call_error);
-    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
-    memob_engine_wait(&b->engine, stream, 0);
-    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
-        memob_engine_copy(&b->engine, stream, is_backward * b->size_bytes,
-                          (is_backward * b->n_places + b->n_copied++ % b->n_places) * b->size_bytes,
-                          b->size_bytes);
-    (void)memoi_session_is_ok(s, b->engine.status);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -672,8 +658,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
-        memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 

@@ -101,7 +101,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
 /* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
 MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
     const double rows = (double)memoi_session_rows(s, step);
-    if (!s->timing.plan || what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
     if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
     return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
 }
@@ -132,8 +132,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         return;
     }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
-    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
-        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);

@@ -121,8 +121,7 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
-    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
-    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
+    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The trainer updates a layer on the device. */

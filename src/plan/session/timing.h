@@ -1,5 +1,5 @@
 #pragma once
-#include "plan/session/measure.h"
+#include "plan/session/times.h"
 /* --- >>session timing ---
  * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
  * plan is made.
@@ -432,6 +432,15 @@ MEMOI void memoi_timing_plan(memo_session* s) {
         status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
                                 "memo_session_desc.setup: it frees, or requests too much");
     status = memoi_session_verdict(&s->desc, status, &why);
+
+    /* Updates that are pending belong to the step before.  They end before functions of the trainer
+     * get sessions of dry runs, which some remember. */
+    if (!status) {
+        status = memo_session_flush(s, &why);
+        if (status) s->is_reported = 0; /* the micro-batch fails */
+        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
+        status = memoi_session_verdict(&s->desc, status, &why);
+    }
     if (!status) status = memoi_timing_make(s, &plan, &why);
     is_same = !status && memoi_timing_is_open(s, plan);
     if (is_same) { /* the predicted times are new */
@@ -444,12 +453,6 @@ MEMOI void memoi_timing_plan(memo_session* s) {
         }
     }
 
-    /* Updates that are pending belong to the step before. */
-    if (!status && !is_same) {
-        status = memo_session_flush(s, &why);
-        if (status) s->is_reported = 0; /* the micro-batch fails */
-        status = memoi_session_verdict(&s->desc, status, &why);
-    }
     if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
     if (status || is_same) memo_step_plan_destroy(plan);
     if (status)
