@@ -34,14 +34,17 @@ EXTRAS   := $(wildcard extras/*.h extras/*.hpp)
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/link_bits.c,$(wildcard bench/*.c)))
-MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.c))
-FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
+# Tests lie in folders, by the header or program that they test; their programs and logs do not.
+MPI_TESTS := $(patsubst %.c,build/mpi/tests/%,$(notdir $(wildcard tests/*/test_*_mpi.c)))
+FUZZERS  := $(patsubst %.c,build/fuzz/%,$(notdir $(wildcard tests/*/fuzz_*.c)))
 # Programs over MPI are built by test-mpi.
-TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh)))))
-TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
+TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/*/test_*.c tests/*/test_*.sh)))))
+TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(TESTS:%=tests/*/%.c))))
 # Test scripts build their own programs, so they run without a variant only.
-TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*/*.[ch] examples/gpt/*/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/*/%.sh)))
+vpath test_%.c $(wildcard tests/*)
+vpath fuzz_%.c $(wildcard tests/*)
+FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*/*.[ch] examples/gpt/*/*.cu tests/*/*.[ch] tests/cuda/*.cu tests/cuda/*.cpp bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup
@@ -201,7 +204,7 @@ build/bench/%: bench/papers/%.c build/config.mk Makefile
 # MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all tests.
 TEST_LIB   := $(BUILD)/tests/lib.a
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
-TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS)
+TEST_FLAGS := -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS)
 $(BUILD)/tests/lib/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
 	@mkdir -p $(@D)
@@ -216,12 +219,12 @@ UNOPTIMIZED := arena comm corpus descs hooks host_device layout_plan plan_file s
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
 $(TEST_PROGRAMS): $(TEST_LIB)
-$(BUILD)/tests/%: tests/%.c build/config.mk Makefile
+$(BUILD)/tests/%: %.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
-$(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
+$(BUILD)/tests/test_gpt%: test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 # In double precision, in which the plain model shows every mistake.
-$(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
+$(BUILD)/tests/test_gpt_gradients: tests/trainer/test_gpt_gradients.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 
 -include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
@@ -245,7 +248,8 @@ papers: build/bench/paper_tables ## compute the tables of the three papers, besi
 # ---- tests ----
 
 # A name of TESTS that is no test would pass in silence.
-UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/$(test).c tests/$(test).sh),,$(test))))
+STRAY_TESTS = $(wildcard tests/test_* tests/fuzz_*)
+UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/*/$(test).c tests/*/$(test).sh),,$(test))))
 
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
@@ -256,7 +260,8 @@ SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/2% b
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them
-	@[ -z "$(UNKNOWN_TESTS)" ] || { echo "make $@: TESTS: no such test ($(UNKNOWN_TESTS)); \`ls tests/test_*\` shows all" >&2; exit 1; }
+	@[ -z "$(UNKNOWN_TESTS)" ] || { echo "make $@: TESTS: no such test ($(UNKNOWN_TESTS)); \`ls tests/*/test_*\` shows all" >&2; exit 1; }
+	@[ -z "$(STRAY_TESTS)" ] || { echo "make $@: $(STRAY_TESTS): lies in no folder of tests/, so nothing runs it" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),$(SCRIPTED))
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
@@ -294,18 +299,18 @@ CUDA_ARCH  ?= native
 # With CUDNN the tests of the trainer's model run with cuDNN too, and examples/13_cudnn_attention.cu compiles.
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
 # Calls that must not happen inside a step are intercepted by the linker.
-CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
+CUDA_WRAPS  = $(shell sh tests/cuda/cuda_wraps.sh)
 
-build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
+build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/support/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(ASSERTS) $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. -Itests/support $(ASSERTS) $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $(if $(findstring test_gpt,$@),-Iexamples $(if $(CUDNN),-DTEST_CUDNN -I"$(CUDNN)/include" -lcudnn -lnvrtc) -lcublasLt) $< -o $@
 
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(CUDA_TESTS)
-	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
-	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
+	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/tools/test_compile.sh
+	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/cuda/test_cuda.sh $(CUDA_TESTS)
 
 device-pack: ## build what bench/device.sh runs, for CUDA_ARCH (sm_90) and without a GPU, to take along
 	@CUDA_ARCH=$(if $(filter-out native,$(CUDA_ARCH)),$(CUDA_ARCH),sm_90) sh bench/device.sh pack
@@ -323,8 +328,8 @@ MPIRUN = $(MPIEXEC) $(shell $(MPIEXEC) --version 2>/dev/null | grep -q 'Open MPI
 build/mpi/compiler: always
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
-build/mpi/tests/%: tests/%.c build/mpi/compiler Makefile
-	$(call build,-O2 -Itests $(ASSERTS))
+build/mpi/tests/%: %.c build/mpi/compiler Makefile
+	$(call build,-O2 -Itests/support $(ASSERTS))
 build/mpi/tests/%: override CC = $(MPICC)
 
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
@@ -332,16 +337,16 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 	@$(call need,$(MPIEXEC),openmpi-bin)
 	-@$(MAKE) --no-print-directory -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
 	@MEMO_TEST_JOBS=1 MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
-	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/mpi_train_gpt.sh
+	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/trainer/mpi_train_gpt.sh
 
 # ---- other checks ----
 
 # The parser of options computes little, and the trainer beside it takes a minute to optimize.
 build/fuzz/fuzz_options: private OPTIMIZE_FUZZ = -O0
-build/fuzz/%: tests/%.c Makefile
+build/fuzz/%: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)clang -std=c99 -g1 $(or $(OPTIMIZE_FUZZ),-O1) -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+	$(Q)clang -std=c99 -g1 $(or $(OPTIMIZE_FUZZ),-O1) -I. -Iexamples -Itests/support -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ -lm
 
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
@@ -393,7 +398,7 @@ format-check: ## compare the headers with src/, and rooms with their includes; l
 	@scripts/amalgamate --check
 	@scripts/rooms
 	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
-	@sh tests/test_compile.sh style:
+	@sh tests/tools/test_compile.sh style:
 
 # ---- installation ----
 

@@ -1238,11 +1238,14 @@ typedef struct memo_state {
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
  *     >>clock                seconds of a step
+ *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
- *     >>states               states that travel between host and device */
+ *     >>states places        which states lie where,
+ *     >>states items         which visits use them,
+ *     >>states               and what lies on the device in a step */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -1732,8 +1735,8 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 }
 #endif
 
-/* Where a thread may lose its turn.  A test defines the macro and runs one thread at a time, in an
- * order drawn from a seed (tests/turns.h); MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
+/* Where a thread may lose its turn.  A test defines the macro (turns.h) and runs one thread at a
+ * time, in an order drawn from a seed; MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
 #ifndef MEMOB_TURN
 #define MEMOB_TURN(event) 0
 #endif
@@ -6685,6 +6688,12 @@ MEMOI void memob_waits_free(memob_waits* waits) {
     memset(waits, 0, sizeof *waits);
 }
 
+/* As if nothing had been added: all of it is over. */
+MEMOI void memoi_waits_reset(memob_waits* waits) {
+    memset(waits->cells, 0, (size_t)waits->n_cells * sizeof *waits->cells);
+    memset(waits->n, 0, sizeof waits->n);
+}
+
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
     const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
@@ -6757,6 +6766,20 @@ MEMOI void memoi_waits_join(memob_waits* waits) {
     }
 }
 
+/* A stream waits for all that another was given so far, whatever it touches: an operation of each.
+ * Returns the number of the other's. */
+MEMOI int64_t memoi_waits_follow(memob_waits* waits, int32_t stream, int32_t other) {
+    memob_numbers none;
+    const int64_t number = memoi_waits_add(waits, other, NULL, 0, &none);
+    const int64_t follower = memoi_waits_add(waits, stream, NULL, 0, &none);
+    const memob_numbers* clock = memoi_waits_clock(waits, other, number);
+    memob_numbers* now = &waits->clocks[stream][follower & waits->mask[stream]];
+    MEMO_ASSERT(stream != other && clock->of[stream] < follower); /* 5 */
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (clock->of[s] > now->of[s]) now->of[s] = clock->of[s];
+    return number;
+}
+
 /* --- records of events --- */
 
 /* Sinks record an event behind operations that are awaited.  A few events of each stream take
@@ -6811,6 +6834,12 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, i
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
+ * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
+ *    the list before and the list behind alone, and all its items live on.  A stay that goes on
+ *    into the next list is not loaded again there; it is stored in each list that changes it,
+ *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
+ *    comes at the earliest with the list before that of its first use.
+ *
  * Parcels.  Items without a host address of their own lie in a parcel; a parcel takes a place on
  * the host when its first item is stored, and frees the place with its last load.  If no place is
  * free, the parcel with the farthest next load goes to the file, right behind its last store; it
@@ -6821,8 +6850,9 @@ typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
     MEMOB_USE_CHANGE, /* reads and changes */
     MEMOB_USE_WRITE,  /* writes all bytes, reads none */
-    MEMOB_USE_MAKE    /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
+    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; in_lists */
 } memob_use_how;
 
 #define MEMOB_HOST_DEFAULT (-1)
@@ -6838,7 +6868,8 @@ typedef struct memob_use {
 
 typedef struct memob_item {
     int64_t n_bytes;
-    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file */
+    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
+                         other item uses its bytes on the device, so it stays there; in_lists */
     int32_t is_kept;  /* never leaves the device, shares its bytes with no other item */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
     int32_t parcel;   /* -1: host is an offset of its own; otherwise an offset in the parcel */
@@ -6879,7 +6910,10 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    const int32_t* lists;        /* (n_lists): memob_list_kind; NULL: EVERY */
+    const int32_t* lists; /* (n_lists): memob_list_kind; NULL: EVERY */
+    /* NULL, or (n_visits): the lists with the visit, bit k for number k in `lists`; see 8.  Visit 0
+     * is in none. */
+    const uint32_t* in_lists;
     int32_t n_lists;             /* 0: 1; the last ones may only say what comes, see n_tables */
     int32_t n_tables;            /* 0: n_lists; operations are made of so many lists */
     int32_t has_no_events;       /* 1: all operations are marked as awaited: quicker, for clocks */
@@ -6934,6 +6968,7 @@ typedef struct memoi_stay {
     int32_t value;          /* the latest change of the item before */
     int32_t copied;         /* copy_of: the other item's stay then */
     int32_t is_on_host, is_loaded, is_stored;
+    int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
 } memoi_stay;
 
@@ -6987,8 +7022,9 @@ typedef struct memoi_maker {
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
-    int32_t* loads;  /* of each parcel: indices of due */
+        *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
+    int32_t* blocks_due; /* the most of each block of places */
+    int32_t* loads;      /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -7071,12 +7107,19 @@ MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 &&
 
 /* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
-    return memoi_list_has(&desc->visits[visit], desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
+    const int32_t kind = desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY;
+    if (desc->in_lists) return (int)(desc->in_lists[visit] >> kind & 1);
+    return memoi_list_has(&desc->visits[visit], kind);
 }
 
 /* Where a use finds its bytes. */
 MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
+}
+
+MEMOI int memoi_use_changes(const memob_use* use) {
+    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
+           use->how == MEMOB_USE_SPEND;
 }
 
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
@@ -7089,23 +7132,25 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t end =
         m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
-    int goes_on;
+    int goes_on, is_of_list;
 
     /* What does not live on ends with its list. */
     if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
+    is_of_list = !m->desc->in_lists || k < 0 || m->stays[k].first >= list_time;
     goes_on = k >= 0 && m->stays[k].at == at;
+    if (!is_of_list) goes_on &= m->stays[k].first >= list_time - m->desc->n_visits;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
         before = (int32_t)memob_max(before, m->used[c]);
     }
-    if (!goes_on) {
+    if (!goes_on || !is_of_list) {
         const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
         const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
         const int32_t value = !s ? -1 : s->changed >= 0 ? s->changed : s->value;
-        const memoi_stay fresh = {
-            use->item, use->how,        time, time, -1, before,          -1, k, -1, value,
-            copied,    use->is_on_host, 0,    0,    at, s ? s->host : -1};
+        const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
+                                  -1,        k,        -1,      value, copied, use->is_on_host,
+                                  0,         0,        goes_on, 0,     at,     s ? s->host : -1};
         if (k >= 0) m->stays[k].next = m->n_stays;
         k = m->n_stays++;
         m->stays[k] = fresh;
@@ -7120,9 +7165,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         m->used[c] = time;
     }
     m->stays[k].last = time;
-    if (use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE) m->stays[k].host = use->host;
-    if (use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-        (use->how == MEMOB_USE_MAKE && !goes_on))
+    m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
+    if (memoi_use_changes(use)) m->stays[k].host = use->host;
+    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
         m->stays[k].changed = time;
 }
 
@@ -7228,34 +7273,52 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* 8: is what the stay changes stored in its list? */
+MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
+    const int32_t n = m->desc->n_visits;
+    const memoi_stay* next = stay->next < 0 ? NULL : &m->stays[stay->next];
+    if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
+    if (m->desc->items[stay->item].lives_on == 2) return 0;
+    if (!next || next->first / n > stay->first / n + 1) return 1;
+    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+}
+
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     m->due = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
     if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
-        const int reads = s->how == MEMOB_USE_READ || s->how == MEMOB_USE_CHANGE;
+        const int reads =
+            s->how == MEMOB_USE_READ || s->how == MEMOB_USE_CHANGE || s->how == MEMOB_USE_SPEND;
         if (reads && s->previous < 0 && !m->desc->items[s->item].lives_on)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memob_law_desc.uses: visit %d reads item %d, which no visit has "
                                   "written; let its first use be WRITE",
                                   (int)(s->first % m->desc->n_visits), (int)s->item);
-        s->is_loaded = reads && !s->is_on_host;
-        if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
+        s->is_loaded = reads && !s->is_on_host && !s->is_there;
+        if (m->desc->in_lists)
+            s->is_stored = memoi_stay_leaves(m, s);
+        else if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
+        const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
+        int32_t before = s->before, value = s->value;
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
-            memoi_law_add_due(
-                m, 0, s, s->changed,
-                (int32_t)memob_min(m->stays[s->next].first, s->after < 0 ? INT32_MAX : s->after),
-                s->last, m->stays[s->next].first);
+            memoi_law_add_due(m, 0, s, s->changed,
+                              (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
+                              s->last, next);
+        if (s->is_loaded && m->desc->in_lists) { /* behind visit 0 of the list before */
+            const int32_t list = (int32_t)memob_max(s->first / m->desc->n_visits - 1, 0);
+            before = (int32_t)memob_max(before, list * m->desc->n_visits);
+            value = (int32_t)memob_max(value, list * m->desc->n_visits);
+        }
         if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
-                              s->value);
+            memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
     }
     return memoi_law_sort_dues(m, error);
 }
@@ -7363,13 +7426,36 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_bytes;
 }
 
-/* Notes when a place is worth giving away: with the next load of its parcel; never while the parcel
- * is not whole. */
+/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
+#define MEMOI_PLACES_OF_BLOCK 32
+MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
+    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
+    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
+    int32_t most = -1;
+    m->places_due[place] = due;
+    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
+    m->blocks_due[block] = most;
+}
+
+/* The first place that is worth most, if one may be given away; -1: none. */
+MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
+    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
+    int32_t best = 0, place;
+    for (int32_t k = 1; k < n_blocks; k++)
+        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
+    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
+    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
+        place++;
+    return place;
+}
+
+/* With the next load of its parcel; never while the parcel is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     if (p->place < 0) return;
-    m->places_due[p->place] = p->n_stores              ? -1
-                              : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
-                                                       : INT32_MAX - 1;
+    memoi_place_set(m, p->place,
+                    p->n_stores              ? -1
+                    : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
+                                             : INT32_MAX - 1);
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -7391,12 +7477,8 @@ MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
  * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
 MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
-    int32_t best = -1, farthest = -1, old;
-    for (int32_t k = 0; k < m->desc->n_places && farthest < INT32_MAX; k++)
-        if (m->places_due[k] > farthest) {
-            best = k;
-            farthest = m->places_due[k];
-        }
+    const int32_t best = memoi_place_farthest(m);
+    int32_t old;
     if (best < 0) return 0;
     old = m->places[best];
     if (old >= 0) {
@@ -7420,7 +7502,7 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
-    m->places_due[p->place] = INT32_MAX;
+    memoi_place_set(m, p->place, INT32_MAX);
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
@@ -7579,10 +7661,12 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
     m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
+    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
@@ -7802,6 +7886,7 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     law->n_lists = desc->n_tables ? desc->n_tables : maker.n_lists;
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0 && law->n_lists <= maker.n_lists);
+    MEMO_ASSERT(!desc->in_lists || !desc->in_lists[0]); /* 8 */
 
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
@@ -8042,6 +8127,97 @@ MEMOI double memoi_clock_extend(const double* steps_s, int32_t n) {
     return n <= 3 ? steps_s[n - 1] : steps_s[2] + (n - 3) * (steps_s[2] - steps_s[1]);
 }
 
+/* ---- >>sink -------------------------------------------------------------------------------------
+ * Knows: how operations of a law wait for each other on a device.  Knows nothing of what they move.
+ *
+ * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what
+ * was enqueued, so they are right in every order.
+ *
+ * 1. An event that is waited for was recorded behind the operation that is meant. */
+
+typedef struct memob_sink {
+    memob_engine engine; /* events: those of each stream */
+    memob_law law;
+    memob_waits waits;
+    memob_records records;
+    int32_t first_event[MEMOB_N_STREAMS];
+    int32_t has_failed; /* the last call */
+} memob_sink;
+
+/* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
+ * used.  The engine's first two events are the compute stream's. */
+MEMOI void memoi_sink_count_events(memob_sink* sink, int32_t n_streams) {
+    for (int32_t s = 0; s < n_streams; s++) {
+        sink->first_event[s] = sink->engine.n_events;
+        sink->records.n_events[s] = sink->law.n_events[s];
+        sink->engine.n_events += (int32_t)memob_max(sink->law.n_events[s], s ? 1 : 2);
+    }
+}
+
+MEMOI void memoi_sink_free(memob_sink* sink) {
+    memob_engine_release(&sink->engine);
+    memob_arrays_free(&sink->engine.arrays);
+    memob_law_free(&sink->law);
+    memob_waits_free(&sink->waits);
+}
+
+/* Returns the event of the stream; -1: none is recorded. */
+MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
+    memob_engine* e = &sink->engine;
+    int32_t event;
+    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
+    if (e->status) return -1;
+    event = memoi_records_add(&sink->records, stream, number);
+    memob_engine_record(e, stream, sink->first_event[stream] + event);
+    return event;
+}
+
+/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
+ * done. */
+MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
+    memob_engine* e = &sink->engine;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int32_t event;
+        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
+        event = memoi_records_find(&sink->records, s, wait->of[s]);
+        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+            event = memoi_sink_record(sink, s, sink->waits.n[s]);
+        if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
+    }
+}
+
+/* A stream waits for all that the trainer has given another. */
+MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
+    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    memoi_sink_wait(sink, stream, &wait);
+}
+
+/* Every stream waits for all that the others were given. */
+MEMOI void memoi_sink_join(memob_sink* sink) {
+    memob_engine* e = &sink->engine;
+    int32_t events[MEMOB_N_STREAMS];
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
+        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
+        events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
+            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
+                memob_engine_wait(e, s, sink->first_event[other] + events[other]);
+    if (e->status) return;
+    memoi_waits_join(&sink->waits);
+    sink->has_failed = 0;
+}
+
+/* Begins a call.  After a failed one, or an abandoned step, waits that the law counts on may be
+ * missing, so the streams join. */
+MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
+    memob_engine_call(&sink->engine, error);
+    if (sink->has_failed) memoi_sink_join(sink);
+}
+
 /* ---- >>swap rows --------------------------------------------------------------------------------
  * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
  * addresses. */
@@ -8112,8 +8288,9 @@ typedef struct memob_swap_placement {
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
-    char* lost;     /* (n_layers): of the tensor that is added: MEMOI_SWAP_OVERWRITTEN, _RETURNS */
-    int64_t* tiles; /* (n_layers): of the tensor that is placed */
+    char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
+                       _RETURNS; the last: of the tensor that is added */
+    int64_t* tiles;        /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer */
@@ -8639,15 +8816,15 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
-                                       int64_t n_tiles) {
+                                       int64_t n_tiles, char* all_lost) {
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
-    memset(order->lost, 0, (size_t)order->n_layers);
+    memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->is_backward) {
-            char* lost = &order->lost[visit->step];
+            char* lost = &all_lost[visit->step];
             if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
                 *lost |= MEMOI_SWAP_OVERWRITTEN;
             if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
@@ -8690,110 +8867,156 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     cut->host_bytes = memob_align_up(cut->moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
- * that all kinds have, as the planner does before it adds other tiles.  tiles: the tiles that each
- * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  all_s: time to recompute all rows of
- * each layer, in addition to call_s; NULL: no time.  order: the visits.  places: of t from layer 0
- * on, n_tensors apart; NULL: none. */
+/* Adds a step of a tensor in rounding buffers to its sum, or takes it away (sign -1).  lost: what
+ * becomes of the rows.  Returns the bytes that move. */
+MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
+                                 int lost, double recompute_s, int sign, memob_swap_sum* sum) {
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
+
+    /* What is recomputed; of packs memoi_swap_sum_packs decides. */
+    if (lost & MEMOI_SWAP_OVERWRITTEN && cut->swapped < memob_tensor_rows(desc, t))
+        *(is_packed ? &sum->packed_s : &sum->recompute_s) += sign * recompute_s;
+    if (!cut->swapped || !(lost & MEMOI_SWAP_RETURNS)) return 0;
+
+    /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
+    if (is_input) sum->input_bytes += sign * moved_bytes;
+    *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
+    *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
+    *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
+    return moved_bytes;
+}
+
+/* Where the rows of a step lie, before the step is added to its sum.  Offsets begin at the first
+ * border of the region. */
+MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t layer,
+                                const memoi_swap_cut* cut, int lost, memob_swap_sum* sum,
+                                memob_swap_place* place) {
+    const int is_odd = memoi_swap_is_odd(desc, layer);
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t n = memob_tensor_rows(desc, t);
+    if (lost & MEMOI_SWAP_OVERWRITTEN && !is_packed && cut->swapped < n)
+        memoi_swap_recompute(desc, layer, cut->swapped, place);
+    if (!cut->swapped) return;
+    place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
+                           : -cut->own_bytes;
+    if (!(lost & MEMOI_SWAP_RETURNS)) return;
+    if (desc->tensors[t].rule == MEMO_TENSOR_INPUT) sum->input_offset = sum->host_bytes;
+    place->moved_begin = is_odd ? n - cut->swapped : 0;
+    place->moved_end = place->moved_begin + cut->moved;
+    place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
+}
+
+/* Adds a step of a packed tensor to what its pack takes. */
+MEMOI void memoi_swap_pack_cut(const memoi_swap_cut* cut, int64_t all_bytes, memob_swap_sum* sum) {
+    sum->pack_bytes += all_bytes;
+    if (!cut->swapped) sum->free_bytes += all_bytes;
+    if (cut->swapped && cut->recomputed_bytes > sum->cut_bytes) {
+        sum->cut_bytes = cut->recomputed_bytes;
+        sum->cut_free_bytes = all_bytes - cut->own_bytes;
+    }
+}
+
+/* Adds the steps of a tensor in rounding buffers. */
+MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                               const int64_t* before, const double* all_s, double call_s,
+                               const memob_swap_placement* order, memob_swap_region* region,
+                               memob_swap_sum* sums, memob_swap_place* places) {
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int32_t n = desc->n_layers;
+    int64_t* moves = order->moves + (int64_t)t * n;
+    char *lost = order->lost + (int64_t)t * n,
+         *is_lost = order->lost + (int64_t)desc->n_tensors * n;
+    memoi_swap_cut cuts[2][2]; /* of the latest even and odd step, which most repeat; before */
+    if (is_packed)
+        memset(is_lost, MEMOI_SWAP_OVERWRITTEN | MEMOI_SWAP_RETURNS, (size_t)n);
+    else
+        memoi_swap_find_overwritten(order, tiles, memob_swap_n_tiles(desc), is_lost);
+    for (int k = 0; k < 4; k++) cuts[k / 2][k % 2].tiles = MEMO_ROWS_KEPT;
+
+    for (int32_t layer = n - 1; layer >= 0; layer--) {
+        const int is_odd = memoi_swap_is_odd(desc, layer);
+        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        const int is_same =
+            before && before[layer] == tiles[layer] && lost[layer] == is_lost[layer];
+        memoi_swap_cut *cut = &cuts[0][is_odd], *old = &cuts[1][is_odd];
+        memob_swap_sum* sum = &sums[layer];
+        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
+        if (!is_same && before && before[layer] != MEMO_ROWS_KEPT) {
+            if (before[layer] != old->tiles || is_last)
+                memoi_swap_find_cut(desc, t, layer, before[layer], old);
+            (void)memoi_swap_sum_cut(
+                desc, t, old, lost[layer],
+                all_s ? call_s * (old->others > 0) + all_s[layer] * old->others : 0, -1, sum);
+            if (is_last) old->tiles = MEMO_ROWS_KEPT; /* of no other */
+        }
+        lost[layer] = is_lost[layer];
+        if (tiles[layer] == MEMO_ROWS_KEPT) {
+            region->n_kept++;
+            moves[layer] = -1;
+            continue;
+        }
+
+        if (tiles[layer] != cut->tiles || is_last)
+            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
+        if (is_last) cut->tiles = MEMO_ROWS_KEPT;
+        if (is_packed) {
+            memoi_swap_pack_cut(cut, region->whole_bytes, sum);
+        } else {
+            int64_t* most = is_odd ? &region->odd_bytes : &region->even_bytes;
+            *most = memob_max(*most, cut->own_bytes);
+            region->scratch_bytes = memob_max(region->scratch_bytes, cut->recomputed_bytes);
+        }
+        if (is_same) continue;
+        if (places)
+            memoi_swap_place_cut(desc, t, layer, cut, is_lost[layer], sum,
+                                 &places[(int64_t)layer * desc->n_tensors]);
+        moves[layer] = memoi_swap_sum_cut(
+            desc, t, cut, is_lost[layer],
+            all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0, 1, sum);
+        if (!cut->swapped) moves[layer] = -1;
+    }
+    region->scratch_bytes = memob_align_up(region->scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* Adds tensor t to the sums of all layers; returns the region of t.  tiles: the tiles that each
+ * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  before: NULL, or the tiles that were
+ * added to these sums last, of a tensor that all kinds have: the sums change by the difference.
+ * all_s: time to recompute all rows of each layer, in addition to call_s; NULL: no time.  order:
+ * the visits.  places: of t from layer 0 on, n_tensors apart; NULL: none. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
-                                              const int64_t* tiles, const double* all_s,
-                                              double call_s, int sign,
+                                              const int64_t* tiles, const int64_t* before,
+                                              const double* all_s, double call_s,
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
-    const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
-    const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
-    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t row_bytes = desc->tensors[t].row_bytes;
+    const int64_t n_all = memob_swap_layer_rows(desc);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
-    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
-    memoi_swap_cut cuts[2]; /* of the latest even and odd layer, which most layers repeat */
-    memob_swap_region region = MEMO_ZERO(memob_swap_region);
-    int64_t* moves = order->moves + (int64_t)t * desc->n_layers;
-    region.whole_bytes = all_bytes;
-    if (is_layer || is_handed)
-        region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
+    region.whole_bytes =
+        memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
+                       MEMOB_DEVICE_ALIGNMENT);
+    old.whole_bytes = region.whole_bytes;
 
     /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
      * slices have, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
+        const int64_t slice_bytes =
+            memob_align_up(memob_tensor_rows(desc, t) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
         region.n_fixed = desc->n_slices > 1;
-        region.even_bytes = all_bytes;
-        region.odd_bytes = region.n_fixed * all_bytes;
+        region.even_bytes = slice_bytes;
+        region.odd_bytes = region.n_fixed * slice_bytes;
+    } else if (is_layer) {
+        if (before) memoi_swap_sum_layer(desc, t, before, -1, &old, sums, NULL);
+        memoi_swap_sum_layer(desc, t, tiles, 1, &region, sums, places);
+    } else if (memob_tensor_is_routed(desc, t)) {
+        if (before) memoi_swap_sum_routed(desc, t, before, all_s, call_s, -1, &old, sums, NULL);
+        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, 1, &region, sums, places);
+    } else {
+        memoi_swap_sum_rows(desc, t, tiles, before, all_s, call_s, order, &region, sums, places);
     }
-    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, sign, &region, sums, places);
-    if (memob_tensor_is_routed(desc, t)) {
-        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, sign, &region, sums, places);
-        return region;
-    }
-    if (is_layer || is_handed) return region;
-
-    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles);
-    for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
-    cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
-    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
-        const int is_odd = memoi_swap_is_odd(desc, layer);
-        memob_swap_sum* sum = &sums[layer];
-        memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
-        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
-        memoi_swap_cut* cut = &cuts[is_odd];
-        int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
-        int returns;
-        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
-        if (tiles[layer] == MEMO_ROWS_KEPT) {
-            region.n_kept++;
-            continue;
-        }
-        if (tiles[layer] != cut->tiles || is_last)
-            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
-        swapped = cut->swapped;
-        recomputed_bytes = cut->recomputed_bytes;
-        own_bytes = cut->own_bytes;
-        moved_bytes = cut->moved * row_bytes;
-        if (is_last) cut->tiles = MEMO_ROWS_KEPT; /* of no other */
-        if (!is_packed) {
-            int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
-            *most = memob_max(*most, own_bytes);
-            region.scratch_bytes = memob_max(region.scratch_bytes, recomputed_bytes);
-        } else {
-            sum->pack_bytes += all_bytes;
-            if (!swapped) sum->free_bytes += all_bytes;
-            if (swapped && recomputed_bytes > sum->cut_bytes) {
-                sum->cut_bytes = recomputed_bytes;
-                sum->cut_free_bytes = all_bytes - own_bytes;
-            }
-        }
-
-        /* What is recomputed; of packs memoi_swap_sum_packs decides. */
-        if (swapped < n && (is_packed || order->lost[layer] & MEMOI_SWAP_OVERWRITTEN)) {
-            if (all_s && cut->others > 0)
-                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    sign * (call_s + all_s[layer] * cut->others);
-            if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
-        }
-        if (!swapped) continue;
-        if (place)
-            place->offset =
-                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
-
-        /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
-        returns = is_packed || order->lost[layer] & MEMOI_SWAP_RETURNS;
-        if (sign > 0) moves[layer] = returns ? moved_bytes : 0;
-        if (!returns) continue;
-        if (is_input) {
-            sum->input_bytes += sign * moved_bytes;
-            sum->input_offset = sum->host_bytes;
-        }
-        if (place) {
-            place->moved_begin = is_odd ? n - swapped : 0;
-            place->moved_end = place->moved_begin + cut->moved;
-            place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
-        }
-        *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
-        *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
-        *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
-    }
-    region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
 }
 
@@ -8998,7 +9221,8 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int is_odd;
     for (int32_t layer = 0; layer < desc->n_layers; layer++)
         tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, tiles, NULL, 0, 1, placement, placement->sums, places);
+    region =
+        memob_swap_sum_tensor(desc, t, tiles, NULL, NULL, 0, placement, placement->sums, places);
     region.begin = *total;
     *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
 
@@ -9157,7 +9381,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
-    placement->lost = MEMOB_ARRAY(a, char, desc->n_layers);
+    placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
@@ -9498,17 +9722,12 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
  * shorter micro-batches and rows known late need no law of their own. */
 
 struct memo_swap {
-    memob_engine engine; /* events: those of each stream; spill_ops: see spill_of */
+    memob_sink sink; /* engine.spill_ops: see spill_of */
     memob_swap_items items;
-    memob_law law;
-    memob_waits waits;
-    memob_records records;
     int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
     int64_t* room_bytes; /* (n_layers): of each room in the file */
     int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
     int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
-    int32_t first_event[MEMOB_N_STREAMS];
-    int32_t has_failed; /* the last call */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -9534,7 +9753,7 @@ MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
-               ? swap->engine.device_memory + place->offset
+               ? swap->sink.engine.device_memory + place->offset
                : NULL;
 }
 
@@ -9558,12 +9777,9 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
-        if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
-    memob_engine_release(&swap->engine);
-    memob_arrays_free(&swap->engine.arrays);
+        if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
+    memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
-    memob_law_free(&swap->law);
-    memob_waits_free(&swap->waits);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
@@ -9576,8 +9792,8 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
 /* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
  * order of the rooms that the law gave them. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
-    memob_engine* e = &swap->engine;
-    const memob_law* law = &swap->law;
+    memob_engine* e = &swap->sink.engine;
+    const memob_law* law = &swap->sink.law;
     int32_t n[2] = {0, 0};
     for (int32_t k = 0; k < law->n_ops; k++)
         if (law->ops[k].kind == MEMOB_OP_WRITE) {
@@ -9617,8 +9833,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                              "layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memob_engine_check_launch(&swap->engine, memoi_swap_desc_name(desc), "the spill file",
-                                     error);
+    return memob_engine_check_launch(&swap->sink.engine, memoi_swap_desc_name(desc),
+                                     "the spill file", error);
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
@@ -9627,18 +9843,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
     const int has_marks = swap->is_timed && !desc->computes_on_host;
-    memob_engine* e = &swap->engine;
+    memob_engine* e = &swap->sink.engine;
     memo_status status;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && sizes->host_bytes; s++) {
-        swap->first_event[s] = e->n_events;
-        swap->records.n_events[s] = swap->law.n_events[s];
-        /* The engine's first two events are the compute stream's. */
-        if (s != MEMOB_STREAM_FILE || n_spilled)
-            e->n_events += (int32_t)memob_max(swap->law.n_events[s], s ? 1 : 2);
-    }
+    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->law.n_ops : 0);
-    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->law.n_ops);
+    e->spill_ops =
+        MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
+    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->sink.law.n_ops);
     swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
@@ -9672,9 +9883,9 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    memob_engine_begin(&swap->engine, &device, desc->compute_stream, desc->computes_on_host);
-    swap->engine.device_memory = (char*)desc->device_memory;
-    swap->engine.host_memory = (char*)desc->host_memory;
+    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host);
+    swap->sink.engine.device_memory = (char*)desc->device_memory;
+    swap->sink.engine.host_memory = (char*)desc->host_memory;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
@@ -9685,9 +9896,10 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     status = memob_swap_placement_make(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->law, error);
+        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
     if (!status)
-        status = memob_waits_make(&swap->waits, swap->law.n_cells, swap->law.n_kept, error);
+        status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
+                                  error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -9758,7 +9970,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
         if (n_moved <= 0) continue;
         *n_bytes += n_moved;
         if (!is_counted)
-            memob_engine_copy(&swap->engine, op->stream,
+            memob_engine_copy(&swap->sink.engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
                               host_begin + place->host_offset, n_moved);
     }
@@ -9783,7 +9995,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     }
     *n_bytes += memob_max(n_moved, 0);
     if (!is_counted)
-        memob_engine_copy(&swap->engine, op->stream,
+        memob_engine_copy(&swap->sink.engine, op->stream,
                           memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
                           host_begin, n_moved);
 }
@@ -9792,7 +10004,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
 MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
-        const memob_part* part = &swap->law.parts[op->first_part + k];
+        const memob_part* part = &swap->sink.law.parts[op->first_part + k];
         if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
             memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
         else
@@ -9801,64 +10013,20 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_co
     return n_bytes;
 }
 
-/* Returns the event of the stream; -1: none is recorded. */
-MEMOI int32_t memoi_swap_record(memo_swap* swap, int32_t stream, int64_t number) {
-    memob_engine* e = &swap->engine;
-    int32_t event;
-    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
-    if (e->status) return -1;
-    event = memoi_records_add(&swap->records, stream, number);
-    memob_engine_record(e, stream, swap->first_event[stream] + event);
-    return event;
-}
-
-/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
- * done. */
-MEMOI void memoi_swap_wait(memo_swap* swap, int32_t stream, const memob_numbers* wait) {
-    memob_engine* e = &swap->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int32_t event;
-        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
-        event = memoi_records_find(&swap->records, s, wait->of[s]);
-        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-            event = memoi_swap_record(swap, s, swap->waits.n[s]);
-        if (!e->status) memob_engine_wait(e, stream, swap->first_event[s] + event);
-    }
-}
-
-/* After a failed call, or for memo_swap_abandon: every stream waits for all that the others were
- * given, because waits that the law counts on may be missing. */
-MEMOI void memoi_swap_join(memo_swap* swap) {
-    memob_engine* e = &swap->engine;
-    int32_t events[MEMOB_N_STREAMS];
-    if (!swap->has_failed) return;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
-        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
-        events[s] = is_there ? memoi_swap_record(swap, s, swap->waits.n[s]) : -1;
-    }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
-        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
-            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memob_engine_wait(e, s, swap->first_event[other] + events[other]);
-    if (e->status) return;
-    memoi_waits_join(&swap->waits);
-    swap->has_failed = 0;
-}
-
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
-    const memob_op* op = &swap->law.ops[k];
+    const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     memob_numbers wait;
     int64_t number;
-    if (swap->engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
-    number = memob_law_add(&swap->law, &swap->waits, k, &wait);
-    memoi_swap_wait(swap, op->stream, &wait);
+    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
+    memoi_sink_wait(&swap->sink, op->stream, &wait);
     if (is_file)
-        memob_engine_use_file(&swap->engine, swap->spill_of[k]);
+        memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memoi_swap_record(swap, op->stream, number);
+    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9878,13 +10046,13 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    return swap->law.visit_ops[(int64_t)table * swap->law.n_visits + visit];
+    return swap->sink.law.visit_ops[(int64_t)table * swap->sink.law.n_visits + visit];
 }
 
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
-    const memob_engine* e = &swap->engine;
+    const memob_engine* e = &swap->sink.engine;
     const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
@@ -9893,12 +10061,11 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
+    memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
         swap->numbers[swap->n_begun] = memob_law_add(
-            &swap->law, &swap->waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+            &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
 
@@ -9906,11 +10073,11 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-    swap->has_failed = status != MEMO_STATUS_OK;
+    swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     return status;
 }
@@ -9947,24 +10114,24 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    const memob_law* law = &swap->law;
+    const memob_law* law = &swap->sink.law;
     const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     int32_t k;
     if (status) return status;
 
     /* The operations behind the visit. */
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
-    if (swap->engine.status) return swap->engine.status;
+    memoi_sink_call(&swap->sink, error);
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
-    if (swap->engine.n_events) {
+    if (swap->sink.engine.n_events) {
         if (law->ops[k].is_awaited)
-            (void)memoi_swap_record(swap, MEMOB_STREAM_COMPUTE, swap->numbers[swap->n_ended]);
+            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+                                    swap->numbers[swap->n_ended]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }
-    swap->has_failed = swap->engine.status != MEMO_STATUS_OK;
-    if (swap->engine.status) return swap->engine.status;
+    swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
@@ -9978,17 +10145,16 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    swap->has_failed = 1;
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
-    if (swap->engine.status) return swap->engine.status;
+    swap->sink.has_failed = 1;
+    memoi_sink_call(&swap->sink, error);
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
-    const memob_engine* e = &swap->engine;
+    const memob_engine* e = &swap->sink.engine;
     double stall_s[2];
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
@@ -10009,53 +10175,22 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     return MEMO_STATUS_OK;
 }
 
-/* ---- >>states -----------------------------------------------------------------------------------
- * Knows: which states lie in which place, the order of a step's visits, and their waits.  Knows
- * nothing of what the trainer computes.
+/* ---- >>states places ----------------------------------------------------------------------------
+ * Knows: which states lie in which place.  Knows nothing of the order of a step.
  *
- * Sessions, the planner's clock and memo_swap_generate run this engine.  A resident state stays on
- * the device.  A streamed state lies in pinned host memory; its bytes come to the device before a
- * pass of its layer uses them, and go back after a pass has changed them.
+ * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
+ * come to the device before a visit of its layer uses them, and go back after one has changed them.
  *
- * Places.  Layers with streamed states use two places in turn, each as large as the layers there
- * need, so the states of one layer travel while another layer computes.  The layer that a pass ends
- * with stays for the next pass.  What all layers share (an embedding) is a layer of its own kind.
- *
- * When a layer ends, its changed states leave, and those of the next layer in its place come.  The
- * engine makes three waits for that, if anything is copied:
- *
- *   end     to host    waits for  the pass of the layer
- *           to device  waits for  the pass of the layer, and for its changed states on the host
- *   begin   compute    waits for  the layer's states on the device
+ * Layers with streamed states use two places on the device in turn, each as large as the layers
+ * there need, so the states of one layer travel while another layer computes.  A place has all
+ * states of a layer: those of the optimizer are free all through the backward, so the first updates
+ * find theirs there.  What all layers share (an embedding) is a layer of its own kind.
  *
  * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
- * the device, and these waits are made beside the others:
- *
- *   end     to host    waits for  the place's states in the file and from it
- *           file       waits for  the layer's changed states on the host; then writes
- *           file       waits for  the place's states on the device; then reads the next layer's
- *           to device  waits for  the next layer's states on the host
+ * the device.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
- * the device.  Gradients go to the host; a function of the host updates the layer there, while
- * others compute.  The forward of the next step fetches what it has changed.  The waits beside the
- * others:
- *
- *   end     to host    waits for  the backward of the layer, or of all; then stores gradients
- *           file       waits for  the layer's gradients on the host, and for a fetch of what it
- *                                 changes if no pass has used it; then updates the layer
- *   later   to device  waits for  the layer's update, before it fetches what the update changes
- *           to host    waits for  the same, if nothing was fetched, before it stores gradients
- *
- * Deferred update.  Right before a layer's first forward of the next step the layer is updated, in
- * the same visit, so that gradients and moments travel while other layers compute.  What the update
- * has changed leaves at once, not when the forward ends. */
-
-typedef enum memob_states_pass {
-    MEMOB_STATES_PASS_FORWARD = 0,
-    MEMOB_STATES_PASS_BACKWARD,
-    MEMOB_STATES_PASS_UPDATE
-} memob_states_pass;
+ * the device. */
 
 /* Start from all zero. */
 typedef struct memob_states_desc {
@@ -10088,21 +10223,6 @@ typedef struct memob_states_sizes {
     int64_t spill_bytes; /* of the file */
 } memob_states_sizes;
 
-/* A visit is a layer in a phase of a step.  What follows decides what is fetched, so there are
- * five forwards. */
-enum {
-    MEMOI_PHASE_FORWARD = 0,         /* a backward follows */
-    MEMOI_PHASE_LAST_FORWARD,        /* the last backward follows */
-    MEMOI_PHASE_EVALUATION,          /* no backward follows */
-    MEMOI_PHASE_UPDATE_FORWARD,      /* as FORWARD, with the deferred updates of the step before */
-    MEMOI_PHASE_UPDATE_LAST_FORWARD, /* as LAST_FORWARD, likewise */
-    MEMOI_PHASE_BACKWARD,
-    MEMOI_PHASE_LAST_BACKWARD,
-    MEMOI_PHASE_UPDATE,
-    MEMOI_N_PHASES,
-    MEMOI_PHASE_NONE = MEMOI_N_PHASES /* no micro-batch is open */
-};
-
 typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
@@ -10114,51 +10234,68 @@ typedef struct memob_states_update {
     memo_host_call call;
     struct memob_states* states;
     int32_t layer;
-    int32_t is_awaited; /* by the copies of this layer's states */
-    int64_t number;     /* of the latest one, from 1 on in the order of the stream */
 } memob_states_update;
 
-/* Events: two each, of the places, then of the update of each layer. */
-enum {
-    MEMOI_STATES_COMPUTED = 0,
-    MEMOI_STATES_STORED = 2,
-    MEMOI_STATES_LOADED = 4,
-    MEMOI_STATES_FILED = 6,
-    MEMOI_STATES_UPDATED = 8
-};
+/* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
+ * of their own. */
+typedef enum memob_states_list {
+    MEMOB_STATES_NOTHING = 0, /* no visits */
+    MEMOB_STATES_FORWARD,
+    MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
+    MEMOB_STATES_BACKWARD,       /* the first of a step */
+    MEMOB_STATES_MORE_BACKWARD,
+    MEMOB_STATES_FUSED, /* as BACKWARD, with updates */
+    MEMOB_STATES_MORE_FUSED,
+    MEMOB_STATES_UPDATE,
+    MEMOB_STATES_N_LISTS
+} memob_states_list;
 
-/* What lies in a place. */
-typedef struct memoi_states_place {
-    int32_t layer;           /* -1: none */
-    uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
-    int32_t is_coming;       /* compute has not waited yet for the latest fetch */
-    int32_t is_leaving;      /* fetches have not waited yet for what an update on the host needs */
-    int32_t is_storing;      /* nor for what a deferred update has changed */
-} memoi_states_place;
+/* Of each list all visits, and what they use.  Item l * n_states + s is state s of layer l. */
+typedef struct memob_states_items {
+    int32_t n_visits, n_uses, n_lists;
+    memob_visit* visits;
+    uint32_t* in_lists;
+    memob_item* items;
+    memob_use* uses;
+    int32_t* first_use; /* (n_visits + 1) */
+    int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
+    int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
+    memob_arrays arrays;
+} memob_states_items;
 
 typedef struct memob_states {
-    memob_engine engine; /* spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states;
-    int32_t is_pending; /* the updates of the step before are deferred and have not begun */
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[3];         /* which states each pass uses, and gradients */
+    uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
     void* user;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
-    int64_t n_updates, n_awaited; /* by the copies to the device: all up to this number */
     memob_states_layer* layers;   /* (n_layers) */
     int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
                                     spilled: in the file, and in a place on the host */
     memob_states_sizes sizes;
-    memoi_states_place places[2];
-    int32_t phase, n_begun, n_ended; /* layers of the phase */
-    int64_t n_unseen; /* updates since all streams were synchronized without an error */
-} memob_states;
+    memob_states_items items;
 
-/* --- what does not change --- */
+    /* What lies on the device. */
+    int32_t* pieces; /* (n_layers * n_states, 2): the bytes of an item, of which each is */
+    int32_t* owners; /* (pieces): the item that lies there; -1: none */
+    char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
+
+    /* Where a step is. */
+    int32_t list, next;         /* NOTHING: no list; what is prepared */
+    int32_t behind;             /* what follows the backward of this micro-batch */
+    int32_t op, end;            /* of the law: the visit that is open or comes next */
+    int32_t is_visiting;        /* it is open */
+    int64_t number;             /* of that visit in its stream */
+    int32_t n_updates;          /* begun in this list */
+    int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
+    int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
+    int64_t n_unseen;           /* updates since all streams were synchronized without an error */
+} memob_states;
 
 /* The sizes and uses of states; all else of a desc is a session's.  With this limit no sum of bytes
  * overflows. */
@@ -10183,68 +10320,6 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
     return MEMO_STATUS_OK;
 }
 
-MEMOI memob_states_pass memoi_states_pass_of(int32_t phase) {
-    return phase < MEMOI_PHASE_BACKWARD ? MEMOB_STATES_PASS_FORWARD
-           : phase < MEMOI_PHASE_UPDATE ? MEMOB_STATES_PASS_BACKWARD
-                                        : MEMOB_STATES_PASS_UPDATE;
-}
-
-/* 1: the phase is a forward with deferred updates. */
-MEMOI int memoi_states_defers(int32_t phase) {
-    return phase == MEMOI_PHASE_UPDATE_FORWARD || phase == MEMOI_PHASE_UPDATE_LAST_FORWARD;
-}
-
-/* 1: the phase updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states, int32_t phase) {
-    return phase == MEMOI_PHASE_UPDATE || memoi_states_defers(phase) ||
-           (phase == MEMOI_PHASE_LAST_BACKWARD && states->update_at == MEMOB_UPDATE_FUSED);
-}
-
-/* 1: the trainer updates a layer right behind the begin of its visit, or right before the end. */
-MEMOI int memob_states_updates_now(const memob_states* states, int is_end) {
-    return memob_states_updates(states, states->phase) &&
-           memoi_states_defers(states->phase) == !is_end;
-}
-
-/* 1: the update comes next. */
-MEMOI int memob_states_is_due(const memob_states* states) {
-    return states->phase == MEMOI_PHASE_UPDATE;
-}
-
-/* 1: a micro-batch is open. */
-MEMOI int memob_states_is_open(const memob_states* states) {
-    return states->phase < MEMOI_PHASE_UPDATE;
-}
-
-/* The streamed states that a phase of a layer uses. */
-MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int32_t layer) {
-    const memob_states_pass pass = memoi_states_pass_of(phase);
-    uint32_t needs = states->used_by[pass];
-    if (pass == MEMOB_STATES_PASS_BACKWARD && layer == states->n_layers - 1) /* LAST: one visit */
-        needs |= states->used_by[MEMOB_STATES_PASS_FORWARD];
-    if (states->updates)
-        needs = phase == MEMOI_PHASE_UPDATE ? 0 : needs;
-    else if (memob_states_updates(states, phase))
-        needs |= states->used_by[MEMOB_STATES_PASS_UPDATE];
-    return needs & states->layers[layer].streamed;
-}
-
-/* Layer number k of a phase: backwards go down. */
-MEMOI int32_t memob_states_layer_of(const memob_states* states, int32_t phase, int32_t k) {
-    return memoi_states_pass_of(phase) == MEMOB_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
-}
-
-/* Of the states that a phase of a layer needs, those that its update makes before anything reads
- * them: they are not fetched. */
-MEMOI uint32_t memoi_states_makes(const memob_states* states, int32_t phase, int32_t layer) {
-    uint32_t read = 0;
-    if (!memob_states_updates(states, phase) || states->updates) return 0;
-    if (phase == MEMOI_PHASE_LAST_BACKWARD) read |= states->used_by[MEMOB_STATES_PASS_BACKWARD];
-    if (phase == MEMOI_PHASE_LAST_BACKWARD && layer == states->n_layers - 1) /* see needs */
-        read |= states->used_by[MEMOB_STATES_PASS_FORWARD];
-    return states->made & ~read;
-}
-
 /* Bytes that the update of a layer uses. */
 MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer) {
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
@@ -10252,20 +10327,6 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
     for (int32_t s = 0; s < states->n_states; s++)
         if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
     return n_bytes;
-}
-
-/* The phase that follows.  The first layers of all forwards without updates need the same. */
-MEMOI int32_t memoi_states_phase_after(const memob_states* states, int32_t phase) {
-    static const int32_t behind_last[] = {MEMOI_PHASE_UPDATE, MEMOI_PHASE_UPDATE,
-                                          MEMOI_PHASE_FORWARD, MEMOI_PHASE_UPDATE_FORWARD};
-    switch (phase) {
-    case MEMOI_PHASE_FORWARD:
-    case MEMOI_PHASE_UPDATE_FORWARD: return MEMOI_PHASE_BACKWARD;
-    case MEMOI_PHASE_LAST_FORWARD:
-    case MEMOI_PHASE_UPDATE_LAST_FORWARD: return MEMOI_PHASE_LAST_BACKWARD;
-    case MEMOI_PHASE_LAST_BACKWARD: return behind_last[states->update_at];
-    default: return MEMOI_PHASE_FORWARD;
-    }
 }
 
 MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
@@ -10324,7 +10385,7 @@ MEMOI int64_t memoi_states_spill_op(const memob_states* states, int32_t layer, i
 
 /* The write and the read of each spilled state. */
 MEMOI void memoi_states_describe_spill(memob_states* states) {
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     for (int32_t l = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++) {
             const int64_t* offsets = memoi_states_offsets(states, l, s);
@@ -10355,7 +10416,7 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
         const memob_states_layer* layer = &states->layers[l];
         const uint32_t used = layer->has & (states->updated | states->gradients);
         const memob_states_update update = {
-            {memob_states_run_update, &states->updates[l], NULL}, states, l, 1, 0};
+            {memob_states_run_update, &states->updates[l], NULL}, states, l};
         if (used & (~layer->streamed | layer->spilled))
             return MEMOB_INVALID(
                 error,
@@ -10371,10 +10432,10 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
                                     memo_error* error) {
-    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+    static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     memo_status status = memoi_states_check_desc(desc, error);
     if (status) return status;
     states->n_layers = desc->n_layers;
@@ -10382,8 +10443,6 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->update_at = desc->update_at;
     if (desc->update_host && desc->update_at == MEMOB_UPDATE_DEFERRED)
         states->update_at = MEMOB_UPDATE_PASS;
-    e->n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
         MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
@@ -10395,7 +10454,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 3; pass++)
+        for (int32_t pass = 0; pass < 4; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
@@ -10421,12 +10480,13 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }
-    states->phase = MEMOI_PHASE_NONE;
-    states->places[0].layer = states->places[1].layer = -1;
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memob_states_free(memob_states* states) { memob_arrays_free(&states->engine.arrays); }
+MEMOI void memob_states_free(memob_states* states) {
+    memoi_sink_free(&states->sink);
+    memob_arrays_free(&states->items.arrays);
+}
 
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
 MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_states_sizes* sizes,
@@ -10443,20 +10503,299 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? memoi_at(states->engine.device_memory, offset) : NULL;
+    return has >> state & 1 ? memoi_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
     const int64_t offset = memoi_states_offsets(states, layer, state)[1];
-    return l->streamed & ~l->spilled & 1u << state ? states->engine.host_memory + offset : NULL;
+    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
+                                                   : NULL;
 }
+
+/* ---- >>states items -----------------------------------------------------------------------------
+ * Knows: the lists of a step, and which states their visits use.  Knows nothing of streams.
+ *
+ * Visits of a list, with FIRST as layer 0 and LAST as the last one:
+ *
+ *   forward    up.  FIRST stays in use while layer 1 computes.  With deferred updates, each layer's
+ *              update comes right before its forward.
+ *   backward   down.  LAST, which also computes its forward there, stays in use while the layer
+ *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
+ *              a layer come when nobody uses the layer any more.
+ *   update     up.
+ *
+ * 1. The first backward of a step writes gradients, the others change them; updates spend them.
+ * 2. No two layers that one visit uses have the same place.
+ * 3. Which list comes next is known when a list begins, but for a mistake; see >>states. */
+
+/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
+MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
+    const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
+    const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
+    const int is_fused = update_at == MEMOB_UPDATE_FUSED;
+    const int is_deferred = update_at == MEMOB_UPDATE_DEFERRED;
+    switch (list) {
+    case MEMOB_STATES_NOTHING: return 0;
+    case MEMOB_STATES_FORWARD:
+        return forward | backward | more |
+               (is_fused ? 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED : 0);
+    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
+    case MEMOB_STATES_BACKWARD:
+    case MEMOB_STATES_MORE_BACKWARD:
+        return forward |
+               (is_fused ? 0u
+                         : 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE));
+    case MEMOB_STATES_FUSED:
+    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
+    default: return forward;
+    }
+}
+
+MEMOI int memoi_states_is_fused(int32_t list) {
+    return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
+}
+
+/* 1: the list updates each layer. */
+MEMOI int memoi_states_list_updates(int32_t list) {
+    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(list);
+}
+
+/* The streamed states of a layer that a pass uses on the device. */
+MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
+    uint32_t needs = states->used_by[pass];
+    if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
+        needs |= states->used_by[MEMOB_FORWARD];
+    if (pass == MEMOB_UPDATE && states->updates) return 0;
+    return needs & states->layers[layer].streamed & ~states->hosted;
+}
+
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
+                                  uint32_t in_lists, int32_t is_deferred) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0, is_deferred};
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    it->first_use[it->n_visits] = it->n_uses;
+}
+
+/* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
+MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
+    memob_states_items* it = &states->items;
+    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    uint32_t used = on_host
+                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
+                        : memob_states_needs(states, pass, layer);
+    for (; used; used &= used - 1) {
+        const int32_t s = __builtin_ctz(used);
+        const int is_gradient = (int)(states->gradients >> s & 1);
+        memob_use use = {it->n_visits - 1,
+                         layer * states->n_states + s,
+                         MEMOB_USE_READ,
+                         on_host,
+                         on_host ? 0 : memoi_states_offsets(states, layer, s)[0],
+                         MEMOB_HOST_DEFAULT};
+        if (pass == MEMOB_BACKWARD && is_gradient)
+            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+        if (pass == MEMOB_UPDATE)
+            use.how = is_gradient                ? MEMOB_USE_SPEND
+                      : states->made >> s & 1    ? MEMOB_USE_WRITE
+                      : states->updated >> s & 1 ? MEMOB_USE_CHANGE
+                                                 : MEMOB_USE_READ;
+        it->uses[it->n_uses++] = use;
+    }
+    it->first_use[it->n_visits] = it->n_uses;
+}
+
+MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists,
+                                   int32_t is_deferred) {
+    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists, is_deferred);
+    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+}
+
+MEMOI void memoi_states_list_forwards(memob_states* states) {
+    const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        if (states->update_at == MEMOB_UPDATE_DEFERRED)
+            memoi_states_add_update(states, l, deferred, 1);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
+        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
+    }
+}
+
+MEMOI void memoi_states_list_backwards(memob_states* states) {
+    const int32_t last = states->n_layers - 1;
+    const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    for (int32_t l = last; l >= 0; l--) {
+        for (int more = 0; more < 2; more++) {
+            const uint32_t lists =
+                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
+                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists, 0);
+            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
+            if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
+        }
+        if (states->update_at != MEMOB_UPDATE_FUSED || l == last) continue;
+        if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
+        memoi_states_add_update(states, l, fused, 0);
+    }
+}
+
+/* Bytes that come and go are items; others have 0 bytes. */
+MEMOI void memoi_states_fill_items(memob_states* states) {
+    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++, i++) {
+            const int64_t* offsets = memoi_states_offsets(states, l, s);
+            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
+            const memob_item item = {
+                moves >> s & 1 ? states->states[s].size_bytes : 0,   1, 0, -1, -1, offsets[1],
+                states->layers[l].spilled >> s & 1 ? offsets[2] : -1};
+            states->items.items[i] = item;
+        }
+}
+
+/* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
+ * before it brings, and what it prepares for the second. */
+MEMOI void memoi_states_pair_lists(memob_states* states) {
+    memob_states_items* it = &states->items;
+    for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
+        for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
+            if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
+            it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
+            it->lists[it->n_lists++] = list;
+            it->lists[it->n_lists++] = next;
+            it->table_of[list][next] = it->n_lists / 3;
+        }
+}
+
+/* Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+    memob_states_items* it = &states->items;
+    const int64_t n = states->n_layers, n_items = n * states->n_states;
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
+    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
+    it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
+    it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
+    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
+    if (it->arrays.failed) return memob_no_memory(error, "the items of states");
+    memoi_states_fill_items(states);
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
+    memoi_states_list_forwards(states);
+    memoi_states_list_backwards(states);
+    for (int32_t l = 0; l < states->n_layers; l++)
+        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE, 0);
+    memoi_states_pair_lists(states);
+    MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
+    return MEMO_STATUS_OK;
+}
+
+/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
+ * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
+    const memob_states_items* it = &states->items;
+    memob_law_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = it->visits;
+    desc.n_visits = it->n_visits;
+    desc.items = it->items;
+    desc.n_items = states->n_layers * states->n_states;
+    desc.uses = it->uses;
+    desc.n_uses = it->n_uses;
+    desc.lists = it->lists;
+    desc.in_lists = it->in_lists;
+    desc.n_lists = it->n_lists;
+    desc.has_no_events = 1;
+    desc.updates_on_host = states->updates != NULL;
+    return memob_law_make(&desc, &states->sink.law, error);
+}
+
+/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
+ * counts the items of each piece. */
+MEMOI void memoi_states_find_alone(memob_states* states) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    for (int32_t i = 0; i < n_items; i++)
+        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+            states->owners[p]++;
+    for (int32_t i = 0; i < n_items; i++) {
+        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
+        int is_alone = !(on_host >> i % states->n_states & 1);
+        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        if (is_alone) states->items.items[i].lives_on = 2;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
+}
+
+/* The bytes of places: each piece is of the same items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
+    memob_states_items* it = &states->items;
+    const int32_t n_items = states->n_layers * states->n_states;
+    int64_t* borders = (int64_t*)memob_calloc(2 * (int64_t)n_items, sizeof *borders);
+    int64_t n = 0;
+    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
+    states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
+    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
+    for (int32_t i = 0; i < n_items && borders; i++) {
+        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
+        if (!it->items[i].n_bytes) continue;
+        borders[n++] = at;
+        borders[n++] = at + it->items[i].n_bytes;
+    }
+    if (borders) n = memoi_sort_borders(borders, n);
+    for (int32_t i = 0; i < n_items && borders && !it->arrays.failed; i++) {
+        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
+        if (!it->items[i].n_bytes) continue;
+        states->pieces[2 * i] = (int32_t)memoi_cell_at(borders, n, at);
+        states->pieces[2 * i + 1] = (int32_t)memoi_cell_at(borders, n, at + it->items[i].n_bytes);
+    }
+    if (borders && !it->arrays.failed) memoi_states_find_alone(states);
+    MEMO_FREE(borders);
+    return it->arrays.failed || !borders ? memob_no_memory(error, "the pieces of states")
+                                         : MEMO_STATUS_OK;
+}
+
+/* ---- >>states -----------------------------------------------------------------------------------
+ * Knows: where a step is, and what lies on the device.  Knows nothing of which bytes travel when,
+ * and of what the trainer computes.
+ *
+ * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of
+ * >>states items.  When a list begins, the engine takes the law's operations of the list and of the
+ * list that will follow, and leaves out the copies of what lies on the device already.  If another
+ * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
+ * that is newer on the device goes to the host, and the streams join.
+ *
+ * 1. A visit finds on the device what it reads.
+ * 2. What is overwritten is not newer than the host's bytes, or spent.
+ * 3. No copy to the device brings bytes that are older than those there.
+ * 4. Visits come in the order of their list; see the head of >>states items. */
 
 /* --- creation --- */
 
+/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
+#define MEMOI_STATES_RECORDS 16
+
+/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_count_events.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
+    memob_sink* sink = &states->sink;
+    memob_engine* e = &sink->engine;
+    memo_status status = memoi_states_make_items(states, error);
+    if (!status) status = memoi_states_find_pieces(states, error);
+    if (!status) status = memoi_states_make_law(states, error);
+    if (!status)
+        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
+    if (status) return status;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
+    memoi_sink_count_events(sink, n_streams);
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
+}
+
 MEMOI void memob_states_destroy(memob_states* states) {
     if (!states) return;
-    memob_engine_release(&states->engine);
     memob_states_free(states);
     MEMO_FREE(states);
 }
@@ -10467,26 +10806,20 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    if (launches)
+    status = memob_states_prepare(states, !sizes->host_bytes ? 0 : launches ? 4 : 3, error);
+    if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
         status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
                                       desc->copy_streams, launches ? 3 : 2, error);
     if (status) return status;
-
-    /* The file waits for both places also before their first use. */
-    memob_engine_call(e, error);
-    for (int32_t p = 0; p < 2 && has_file; p++) {
-        memob_engine_record(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_LOADED + p);
-        memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + p);
-    }
 
     /* All states are zero at first, as a new file is. */
     if (has_file) memoi_states_describe_spill(states);
@@ -10511,9 +10844,10 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     memo_status status;
     *result = NULL;
     if (!states) return memob_no_memory(error, "an engine of states");
-    memob_engine_begin(&states->engine, desc->device, desc->compute_stream, desc->computes_on_host);
-    states->engine.device_memory = (char*)desc->device_memory;
-    states->engine.host_memory = (char*)desc->host_memory;
+    memob_engine_begin(&states->sink.engine, desc->device, desc->compute_stream,
+                       desc->computes_on_host);
+    states->sink.engine.device_memory = (char*)desc->device_memory;
+    states->sink.engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
@@ -10524,138 +10858,165 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     return MEMO_STATUS_OK;
 }
 
-/* --- a step --- */
+/* --- what lies on the device --- */
 
-/* Copies the streamed states `which` of a layer.  The file's stream writes or reads these
- * states. */
-MEMOI void memoi_states_copy(memob_states* states, int32_t stream, int32_t layer, uint32_t which,
-                             int is_read) {
-    const int is_file = stream == MEMOB_SWAP_FILE;
-    for (; which; which &= which - 1) {
-        const int32_t s = __builtin_ctz(which);
-        const int64_t* offsets = memoi_states_offsets(states, layer, s);
-        if (is_file)
-            memob_engine_use_file(&states->engine,
-                                  memoi_states_spill_op(states, layer, s) + is_read);
-        else
-            memob_engine_copy(&states->engine, stream, offsets[0], offsets[1],
-                              states->states[s].size_bytes);
+/* 1: all bytes of the item do. */
+MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
+    const int32_t* piece = &states->pieces[2 * item];
+    for (int32_t p = piece[0]; p < piece[1]; p++)
+        if (states->owners[p] != item) return 0;
+    return 1;
+}
+
+/* From now on the item lies there. */
+MEMOI void memoi_states_put(memob_states* states, int32_t item) {
+    const int32_t* piece = &states->pieces[2 * item];
+    for (int32_t p = piece[0]; p < piece[1]; p++) {
+        const int32_t owner = states->owners[p];
+        MEMO_ASSERT(owner < 0 || owner == item || !states->is_newer[owner]); /* 2 */
+        states->owners[p] = item;
     }
 }
 
-/* Stores the changed states of a place, after the update that may still use their bytes on the
- * host. */
-MEMOI void memoi_states_store(memob_states* states, const memoi_states_place* place) {
-    const int32_t layer = place->layer;
-    if (states->updates && !states->updates[layer].is_awaited)
-        memob_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
-    memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, place->dirty, 0);
+/* Its bytes there are nobody's. */
+MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
+    const int32_t* piece = &states->pieces[2 * item];
+    for (int32_t p = piece[0]; p < piece[1]; p++)
+        if (states->owners[p] == item) states->owners[p] = -1;
+    states->is_newer[item] = 0;
 }
 
-/* Fetches states of a layer, after the update on the host that changes them. */
-MEMOI void memoi_states_fetch(memob_states* states, int32_t layer, uint32_t which) {
-    memob_engine* e = &states->engine;
-    memob_states_update* update = states->updates ? &states->updates[layer] : NULL;
-    if (update && (which & states->updated)) {
-        if (update->number > states->n_awaited)
-            memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_UPDATED + layer);
-        if (e->status) return;
-        states->n_awaited = memob_max(states->n_awaited, update->number);
-        update->is_awaited = 1;
+/* --- operations --- */
+
+/* Has this copy of an item work to do? */
+MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t item) {
+    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_WRITE) return states->is_newer[item];
+    return !memoi_states_is_there(states, item);
+}
+
+/* Copies an item, or writes or reads the file. */
+MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
+    const int64_t* offsets = &states->offsets[3 * (int64_t)item];
+    const int is_spilled = states->items.items[item].file >= 0;
+    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    memob_engine* e = &states->sink.engine;
+    if (kind == MEMOB_OP_LOAD) {
+        MEMO_ASSERT(!states->is_newer[item]); /* 3 */
+        memoi_states_put(states, item);
     }
-    memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which, 0);
+    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
+        memob_engine_copy(e, is_back ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST, offsets[0],
+                          offsets[1], states->items.items[item].n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + is_back);
+    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
+        states->is_newer[item] = 0;
 }
 
-/* The changed states of a place leave, behind what compute has recorded there; spilled ones go on
- * to the file. */
-MEMOI void memoi_states_leave(memob_states* states, int32_t at) {
-    memob_engine* e = &states->engine;
-    const memoi_states_place* place = &states->places[at];
-    const uint32_t written = place->dirty ? place->dirty & states->layers[place->layer].spilled : 0;
-    if (!place->dirty) return;
-    memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED + at);
-    if (written) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_FILED + at);
-    memoi_states_store(states, place);
-    memob_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + at);
-    if (!written) return;
-    memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED + at);
-    memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
-    memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + at);
+MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
+    const memob_op* op = &states->sink.law.ops[k];
+    const memob_part* parts = &states->sink.law.parts[op->first_part];
+    memob_sink* sink = &states->sink;
+    memob_numbers wait;
+    int64_t number;
+    int32_t n_moves = 0;
+    for (int32_t i = 0; i < op->n_parts; i++)
+        n_moves += memoi_states_moves(states, op->kind, parts[i].item);
+    if (sink->engine.status || !n_moves) return;
+    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
+    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
+        if (memoi_states_moves(states, op->kind, parts[i].item))
+            memoi_states_copy(states, op->kind, parts[i].item);
+    (void)memoi_sink_record(sink, op->stream, number);
 }
 
-/* Brings the states that a phase of a layer needs into the layer's place, after the changed states
- * of the layer that lies there have left.  What lies in a place is noted only when all calls have
- * succeeded, so calls after a failed call are made again and nothing is lost. */
-MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer) {
-    memob_engine* e = &states->engine;
-    const int32_t at = states->layers[layer].place;
-    const int32_t computed = MEMOI_STATES_COMPUTED + at, stored = MEMOI_STATES_STORED + at;
-    const int32_t loaded = MEMOI_STATES_LOADED + at, filed = MEMOI_STATES_FILED + at;
-    memoi_states_place* place = &states->places[at];
-    const int is_there = place->layer == layer;
-    const uint32_t needs =
-        memob_states_needs(states, phase, layer) & ~memoi_states_makes(states, phase, layer);
-    const uint32_t missing = is_there ? needs & ~place->present : needs;
-    const uint32_t dirty = is_there ? 0 : place->dirty;
-    const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
-    const uint32_t fetched = missing & ~fresh; /* gradients of a new step have no bytes yet */
-    const uint32_t read = fetched & states->layers[layer].spilled;
-    const int is_copied = fetched || dirty || place->is_leaving || (place->is_storing && !is_there);
-    if (is_there && !missing) return;
+/* The copies up to the next visit. */
+MEMOI void memoi_states_enqueue_copies(memob_states* states) {
+    const memob_op* ops = states->sink.law.ops;
+    while (!states->sink.engine.status && states->op < states->end &&
+           ops[states->op].kind != MEMOB_OP_VISIT)
+        memoi_states_enqueue(states, states->op++);
+}
 
-    /* Out, after the pass that changed them.  What has left is behind that pass. */
-    if (is_copied) memob_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
-    if (dirty) memoi_states_leave(states, at);
-    if (read) memob_engine_wait(e, MEMOB_SWAP_FILE, loaded);
-    if (is_copied && !dirty) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
-    if (dirty || place->is_leaving || (is_copied && place->is_storing))
-        memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
-    if (e->status) return;
-    place->is_leaving = 0;
-    if (is_copied) place->is_storing = 0;
-    if (!is_there) {
-        place->layer = layer;
-        place->present = place->dirty = 0;
+/* An item goes to its home, or comes from there, behind and before all else. */
+MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
+    const int is_spilled = states->items.items[item].file >= 0;
+    memoi_sink_join(&states->sink);
+    if (is_load && is_spilled) {
+        memoi_states_copy(states, MEMOB_OP_READ, item);
+        if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     }
-
-    /* In. */
-    if (read) memoi_states_copy(states, MEMOB_SWAP_FILE, layer, read, 1);
-    if (read) memob_engine_record(e, MEMOB_SWAP_FILE, filed);
-    if (read) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
-    memoi_states_fetch(states, layer, fetched);
-    if (is_copied) memob_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
-    if (e->status) return;
-    place->present |= missing;
-    place->is_coming |= is_copied;
+    if (!states->sink.engine.status)
+        memoi_states_copy(states, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, item);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
+    if (is_load || !is_spilled || states->sink.engine.status) return;
+    memoi_states_copy(states, MEMOB_OP_WRITE, item);
+    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
 }
 
-/* Brings what the visit after number k of a phase needs that uses the same place next, if there is
- * one; is_own: if it is of the same layer.  Nothing is brought ahead of an update on the host,
- * which changes it there. */
-MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k, int is_own) {
-    const int32_t own = memob_states_layer_of(states, phase, k), place = states->layers[own].place;
-    int32_t n_phases = 0;
-    while (place >= 0 && n_phases < MEMOI_N_PHASES) {
-        int32_t layer;
-        if (++k >= states->n_layers) {
-            phase = memoi_states_phase_after(states, phase);
-            n_phases++;
-            k = 0;
-        }
-        layer = memob_states_layer_of(states, phase, k);
-        if (states->layers[layer].place != place) continue;
-        if (memob_states_needs(states, phase, layer)) {
-            if (!is_own || layer == own) memoi_states_bring(states, phase, layer);
-            return;
-        }
-        if (states->updates && memob_states_updates(states, phase)) return;
+/* --- visits --- */
+
+MEMOI const memob_visit* memoi_states_visit(const memob_states* states) {
+    MEMO_ASSERT(states->list && states->op < states->end); /* 4 */
+    return &states->items.visits[states->sink.law.ops[states->op].visit];
+}
+
+/* A list begins, which `next` will follow. */
+MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    const int32_t table = states->items.table_of[list][next];
+    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4 */
+    for (int32_t i = 0; i < n_items && states->next != list; i++)
+        if (states->is_newer[i] && !states->sink.engine.status) memoi_states_move(states, i, 0);
+    if (states->sink.engine.status) return;
+    states->list = list;
+    states->next = next;
+    states->op = states->sink.law.begin[3 * (table - 1)];
+    states->end = states->sink.law.begin[3 * (table - 1) + 2];
+    states->n_updates = 0;
+    memoi_states_enqueue_copies(states);
+}
+
+/* The last visit of a list is over.  A forward that is not followed by a backward is an
+ * evaluation. */
+MEMOI void memoi_states_leave(memob_states* states) {
+    const int32_t list = states->list, next = states->next;
+    const int is_forward = list == MEMOB_STATES_FORWARD || list == MEMOB_STATES_UPDATE_FORWARD;
+    states->list = MEMOB_STATES_NOTHING;
+    if (is_forward && next != MEMOB_STATES_FORWARD) {
+        memoi_states_enter(states, next, states->behind);
+        if (states->sink.engine.status) states->list = next; /* until it is abandoned */
+    } else if (!is_forward) {
+        states->is_due = list != MEMOB_STATES_UPDATE && !memoi_states_is_fused(list) &&
+                         next != MEMOB_STATES_FORWARD;
     }
+}
+
+/* The open visit ends: what it has changed, and the copies behind it. */
+MEMOI void memoi_states_close(memob_states* states) {
+    const memob_states_items* it = &states->items;
+    const memob_op* op = &states->sink.law.ops[states->op];
+    if (!states->is_visiting || states->sink.engine.status) return;
+    states->is_visiting = 0;
+    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
+        const memob_use* use = &it->uses[u];
+        if (use->is_on_host && use->how != MEMOB_USE_READ)
+            memoi_states_drop(states, use->item); /* older */
+        else if (memoi_use_changes(use))
+            states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
+    }
+    if (op->n_touches) (void)memoi_sink_record(&states->sink, op->stream, states->number);
+    states->op++;
+    memoi_states_enqueue_copies(states);
+    if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
 }
 
 /* Announces the update of a layer on the host, which reads gradients and changes all other
  * states. */
 MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
     memo_op_desc what = MEMO_ZERO(memo_op_desc);
@@ -10673,51 +11034,89 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     e->status = memo_annotate(&e->device, e->streams[MEMOB_SWAP_FILE], &what, e->error);
 }
 
-/* Enqueues the update of a layer on the host.  The layer's gradients go to the host first; if the
- * update has a pass of its own, the gradients of all layers that are still on the device. */
-MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
-    memob_engine* e = &states->engine;
-    memob_states_update* update = &states->updates[layer];
-    const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
-    const int32_t at = states->layers[layer].place;
-    memoi_states_place* own =
-        at >= 0 && states->places[at].layer == layer ? &states->places[at] : NULL;
+/* Opens the visit that comes next, with the waits that it needs.  An update on the host runs then,
+ * when the device has stored what it uses. */
+MEMOI void memoi_states_open(memob_states* states) {
+    const memob_states_items* it = &states->items;
+    const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_visit* visit = memoi_states_visit(states);
+    const int on_host = op->stream == MEMOB_STREAM_FILE;
+    memob_sink* sink = &states->sink;
+    memob_engine* e = &sink->engine;
+    memob_numbers wait;
 
-    /* Stores end in order, so the host waits for an event behind all stores. */
-    if (!is_pass || states->n_ended == 0) {
-        memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
-        memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
-        for (int k = 1; k >= 0; k--) {
-            memoi_states_place* place = &states->places[k];
-            const int leaves = place->dirty && (is_pass || place == own);
-            if (leaves) memoi_states_store(states, place);
-            if (e->status) return;
-            if (leaves) place->dirty = 0;
-            place->is_leaving |= leaves;
-            if (k == 0 || place->is_leaving)
-                memob_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
-        }
-        memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
+    /* What the visit writes is there from now on. */
+    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
+        const memob_use* use = &it->uses[u];
+        if (on_host || use->how != MEMOB_USE_WRITE) continue;
+        if (!states->is_filling || visit->pass != MEMOB_UPDATE)
+            memoi_states_put(states, use->item);
+        else if (!e->status && !memoi_states_is_there(states, use->item))
+            memoi_states_move(states, use->item, 1);
     }
-
-    /* What nobody has used yet may still be read from the host. */
-    if (own && own->is_coming) memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + at);
-    if (!e->status && e->device.annotate) memoi_states_annotate(states, layer);
-    if (!e->status)
-        e->status =
-            memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE], &update->call, e->error);
-    memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_UPDATED + layer);
     if (e->status) return;
-    update->number = ++states->n_updates;
-    update->is_awaited = 0;
-    if (own) own->present &= ~(states->gradients | states->updated);
+
+    /* Updates on the host also use what the trainer has computed since the backward: a norm. */
+    if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
+        memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
+    states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
+    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
+        MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
+    if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
+    if (on_host && !e->status)
+        e->status = memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE],
+                                     &states->updates[visit->layer].call, e->error);
+    if (e->status) return;
+    states->is_visiting = 1;
+    if (visit->pass != MEMOB_UPDATE || states->n_updates++) return;
+    states->n_unseen++;
+    states->is_pending = 0;
+}
+
+/* The visit of a layer opens when the one before has ended. */
+MEMOI void memoi_states_go(memob_states* states, int32_t pass, int32_t layer) {
+    memoi_states_close(states);
+    if (states->sink.engine.status) return;
+    MEMO_ASSERT(memoi_states_visit(states)->pass == pass);   /* 4 */
+    MEMO_ASSERT(memoi_states_visit(states)->layer == layer); /* 4 */
+    (void)pass, (void)layer;
+    memoi_states_open(states);
+}
+
+/* The end of a call. */
+MEMOI memo_status memoi_states_finish(memob_states* states) {
+    states->sink.has_failed |= states->sink.engine.status != MEMO_STATUS_OK;
+    return states->sink.engine.status;
+}
+
+/* --- a step --- */
+
+/* 1: the list that is under way updates each layer. */
+MEMOI int memob_states_updates(const memob_states* states) {
+    return memoi_states_list_updates(states->list);
+}
+
+/* 1: the trainer updates a layer right before the begin of its visit, or right before the end. */
+MEMOI int memob_states_updates_now(const memob_states* states, int is_end) {
+    return memoi_states_list_updates(states->list) &&
+           (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+}
+
+/* 1: the update comes next. */
+MEMOI int memob_states_is_due(const memob_states* states) {
+    return states->is_due || states->list == MEMOB_STATES_UPDATE;
+}
+
+/* 1: a micro-batch is open. */
+MEMOI int memob_states_is_open(const memob_states* states) {
+    return states->list != MEMOB_STATES_NOTHING && states->list != MEMOB_STATES_UPDATE;
 }
 
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
-    MEMO_ASSERT(states->update_at == MEMOB_UPDATE_DEFERRED && !states->is_pending &&
-                (states->phase == MEMOI_PHASE_NONE || states->phase == MEMOI_PHASE_UPDATE));
-    states->phase = MEMOI_PHASE_NONE;
+    MEMO_ASSERT(states->update_at == MEMOB_UPDATE_DEFERRED && !states->is_pending && !states->list);
+    states->is_due = 0;
     states->is_pending = 1;
 }
 
@@ -10726,132 +11125,71 @@ MEMOI void memob_states_defer(memob_states* states) {
  * Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
                                          memo_error* error) {
-    static const int32_t phases[2][2] = {
-        {MEMOI_PHASE_FORWARD, MEMOI_PHASE_LAST_FORWARD},
-        {MEMOI_PHASE_UPDATE_FORWARD, MEMOI_PHASE_UPDATE_LAST_FORWARD}};
-    const int32_t phase =
-        is_forward_only ? MEMOI_PHASE_EVALUATION : phases[states->is_pending][is_last != 0];
-    memob_engine* e = &states->engine;
-    int32_t n_brought = 0;
-    MEMO_ASSERT(states->phase == MEMOI_PHASE_NONE && !(is_forward_only && states->is_pending));
-    memob_engine_call(e, error);
-    for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !e->status; layer++) {
-        if (!memob_states_needs(states, phase, layer)) continue;
-        memoi_states_bring(states, phase, layer);
-        n_brought++;
-    }
-    if (!e->status) states->phase = phase;
-    return e->status;
+    static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
+                                   MEMOB_STATES_UPDATE_FORWARD};
+    const int is_more = states->layers[0].has_gradients && !states->is_pending;
+    const int is_fused = is_last && states->update_at == MEMOB_UPDATE_FUSED;
+    const int32_t backward = is_fused  ? is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED
+                             : is_more ? MEMOB_STATES_MORE_BACKWARD
+                                       : MEMOB_STATES_BACKWARD;
+    MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
+    memoi_sink_call(&states->sink, error);
+    states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
+    if (!states->sink.engine.status)
+        memoi_states_enter(states,
+                           states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD,
+                           is_forward_only ? MEMOB_STATES_FORWARD : backward);
+    return memoi_states_finish(states);
 }
 
-/* Begin and end enclose what the trainer enqueues for a layer of a pass.  Sessions have checked the
- * order.  A layer may begin before another layer ends, unless both use the same place.  An update
- * may also follow a micro-batch that was not the last, and ends deferred updates that are pending.
- * Errors: the device's; then comes memob_states_abandon. */
-MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
-                                     memo_error* error) {
-    memob_engine* e = &states->engine;
-    if (pass == MEMOB_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
-        states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
-    MEMO_ASSERT(memoi_states_pass_of(states->phase) == pass &&
-                memob_states_layer_of(states, states->phase, states->n_begun) == layer);
-    memob_engine_call(e, error);
-    if (memob_states_needs(states, states->phase, layer)) {
-        const int32_t place = states->layers[layer].place;
-        memoi_states_bring(states, states->phase, layer);
-        if (states->places[place].is_coming)
-            memob_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_LOADED + place);
-        if (!e->status) states->places[place].is_coming = 0;
-
-        /* An update of a layer that has stayed there since its update before. */
-        if (states->places[place].is_storing && memob_states_updates(states, states->phase)) {
-            memob_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_STORED + place);
-            if (!e->status) states->places[place].is_storing = 0;
-        }
-    }
-
-    /* The first layers of the update that follows are there already: their other states come while
-     * the backward computes. */
-    if (states->phase == MEMOI_PHASE_LAST_BACKWARD && !e->status)
-        memoi_states_bring_next(states, states->phase, states->n_begun, 1);
-
-    /* Gradients of a new step begin at zero. */
+/* Gradients of a new step begin at zero. */
+MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
+    memob_engine* e = &states->sink.engine;
     for (int32_t s = 0; s < states->n_states && !e->status; s++) {
         void* address = memob_states_get_address(states, layer, s);
-        if (pass != MEMOB_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
+        if (states->layers[layer].has_gradients) break;
         if (!address || !(states->gradients >> s & 1)) continue;
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
             e->status = memo_fill(&e->device, e->streams[MEMOB_SWAP_COMPUTE], address, 0,
-                                  states->states[s].size_bytes, error);
+                                  states->states[s].size_bytes, e->error);
     }
-    if (!e->status && states->n_begun++ == 0 && memob_states_updates(states, states->phase)) {
-        states->n_unseen++;
-        states->is_pending = 0;
-    }
-    return e->status;
 }
 
-/* The update of a layer on the device has changed its states, and used its gradients up. */
-MEMOI void memoi_states_change(memob_states* states, int32_t layer) {
-    const int32_t at = states->layers[layer].place;
-    memoi_states_place* place = &states->places[at];
-    MEMO_ASSERT(at >= 0 && place->layer == layer);
-    place->present |= states->made & states->layers[layer].streamed;
-    place->dirty |= states->updated & place->present;
-    place->present &= ~states->gradients;
-    place->dirty &= ~states->gradients;
+/* Begin and end enclose what the trainer enqueues for a layer of a pass: FORWARD, BACKWARD or
+ * UPDATE.  Sessions have checked the order, that of the head of >>states items: FIRST ends its
+ * forward behind the begin of layer 1, and begins its backward behind that of layer 1; LAST ends
+ * its backward before the layer before it does.  A deferred update is a visit of its own, before
+ * the layer's forward; a fused one begins, and ends with the backward.  An update may also follow a
+ * micro-batch that was not the last, and ends deferred updates that are pending.  Errors: the
+ * device's; then comes memob_states_abandon. */
+MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t layer,
+                                     memo_error* error) {
+    memob_sink* sink = &states->sink;
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
+        memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
+    if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
+        !(pass == MEMOB_UPDATE && states->updates))
+        memoi_states_go(states, pass, layer);
+    if (pass == MEMOB_BACKWARD) memoi_states_clear(states, layer);
+    return memoi_states_finish(states);
 }
 
-/* The trainer has enqueued the deferred update of a layer, whose forward comes next.  What it has
- * changed leaves.  Errors: the device's; then comes memob_states_abandon. */
-MEMOI memo_status memob_states_updated(memob_states* states, int32_t layer, memo_error* error) {
-    memob_engine* e = &states->engine;
-    memob_states_layer* of_layer = &states->layers[layer];
-    MEMO_ASSERT(memob_states_updates_now(states, 0) && states->n_begun > states->n_ended);
-    memob_engine_call(e, error);
-    of_layer->has_gradients = 0;
-    if (!memob_states_needs(states, states->phase, layer)) return MEMO_STATUS_OK;
-    memoi_states_change(states, layer);
-    if (!states->places[of_layer->place].dirty) return MEMO_STATUS_OK;
-    memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED + of_layer->place);
-    memoi_states_leave(states, of_layer->place);
-    if (e->status) return e->status;
-    states->places[of_layer->place].dirty = 0;
-    states->places[of_layer->place].is_storing = 1;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass, int32_t layer,
+MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t layer,
                                    memo_error* error) {
-    const int32_t phase = states->phase;
-    memob_engine* e = &states->engine;
-    memob_states_layer* of_layer = &states->layers[layer];
-    MEMO_ASSERT(memoi_states_pass_of(phase) == pass && states->n_ended < states->n_begun &&
-                memob_states_layer_of(states, phase, states->n_ended) == layer);
-
-    /* What the pass has changed.  An update has used the gradients up. */
-    if (memob_states_needs(states, phase, layer)) {
-        memoi_states_place* place = &states->places[of_layer->place];
-        if (pass == MEMOB_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
-        if (memob_states_updates_now(states, 1) && !states->updates)
-            memoi_states_change(states, layer);
-    }
-    memob_engine_call(e, error);
-    if (states->updates && memob_states_updates(states, phase)) memoi_states_launch(states, layer);
-    if (e->status) return e->status;
-    if (pass != MEMOB_STATES_PASS_FORWARD)
-        of_layer->has_gradients = !memob_states_updates(states, phase);
-
-    /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
-    memoi_states_bring_next(states, phase, states->n_ended, 0);
-    if (e->status || ++states->n_ended < states->n_layers) return e->status;
-    states->phase = memoi_states_phase_after(states, phase);
-    if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
-    if (states->phase == MEMOI_PHASE_UPDATE_FORWARD) states->phase = MEMOI_PHASE_UPDATE;
-    states->n_begun = states->n_ended = 0;
-    return MEMO_STATUS_OK;
+    const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
+    memoi_sink_call(&states->sink, error);
+    if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
+        return memoi_states_finish(states);
+    if (updates && states->updates) memoi_states_go(states, MEMOB_UPDATE, layer);
+    if (updates || !(pass == MEMOB_BACKWARD && layer == states->n_layers - 1))
+        memoi_states_close(states);
+    if (states->sink.engine.status) return memoi_states_finish(states);
+    if (pass != MEMOB_FORWARD) states->layers[layer].has_gradients = !updates;
+    if (pass == MEMOB_BACKWARD && layer == 1) memoi_states_go(states, MEMOB_BACKWARD, 0);
+    return memoi_states_finish(states);
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
@@ -10860,56 +11198,51 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
  * failed operation (without waiting), and an update has begun since the last transfer.  After such
  * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    const int32_t phase = states->phase, n_begun = states->n_begun;
-    const uint32_t dropped = states->is_pending ? 0 : states->gradients;
+    const int32_t n_updates = states->list ? states->n_updates : 0;
     memo_error late;
-    for (int32_t i = 0; i < 2; i++) {
-        states->places[i].present &= ~dropped;
-        states->places[i].dirty &= ~dropped;
+    for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
+        states->layers[l].has_gradients = 0;
+        for (int32_t s = 0; s < states->n_states; s++)
+            if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
     }
-    for (int32_t i = 0; i < states->n_layers && dropped; i++) states->layers[i].has_gradients = 0;
-    states->phase = MEMOI_PHASE_NONE;
-    states->n_begun = states->n_ended = 0;
-    if (states->n_unseen && memo_device_status(&states->engine.device, &late))
+    states->list = states->next = MEMOB_STATES_NOTHING;
+    states->is_visiting = states->is_due = 0;
+    states->sink.has_failed = 1;
+    if (states->n_unseen && memo_device_status(&states->sink.engine.device, &late))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "an operation has failed on its stream, after %lld updates since "
                               "states were read or written: resident states are lost, and some "
                               "streamed ones are older than others; set the states of all layers "
                               "again, in a new session or engine",
                               (long long)states->n_unseen);
-    if (n_begun == 0 || !memob_states_updates(states, phase)) return MEMO_STATUS_OK;
+    if (!n_updates) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
                           "again",
-                          (int)n_begun, (int)states->n_layers);
+                          (int)n_updates, (int)states->n_layers);
 }
 
-/* Forgets what lies on the device, as in a new engine. */
+/* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */
 MEMOI void memob_states_reset(memob_states* states) {
-    states->n_unseen = states->n_updates = states->n_awaited = 0;
-    states->is_pending = 0;
-    for (int p = 0; p < states->n_layers && states->updates; p++) {
-        states->updates[p].number = 0;
-        states->updates[p].is_awaited = 1;
-    }
+    memob_sink* sink = &states->sink;
+    states->n_unseen = states->is_pending = 0;
     (void)memob_states_abandon(states, NULL);
-    for (int p = 0; p < 2; p++) {
-        const memoi_states_place none = {-1, 0, 0, 0, 0, 0};
-        states->places[p] = none;
-    }
+    for (int32_t i = 0; i < states->n_layers * states->n_states; i++) memoi_states_drop(states, i);
+    memoi_waits_reset(&sink->waits);
+    memset(sink->records.n, 0, sizeof sink->records.n);
+    sink->has_failed = 0;
 }
 
 /* --- both engines --- */
 
 /* What a step of a layer brings and releases, and with it the engine's first and last layer.
  * visit: called with user for each. */
-MEMOI void memob_states_turn(void (*visit)(void*, memob_states_pass, int32_t, int), void* user,
+MEMOI void memob_states_turn(void (*visit)(void*, int32_t, int32_t, int), void* user,
                              int32_t n_layers, int32_t n_slices, int is_forward_only,
                              int is_backward, int32_t step, int is_end) {
     const int32_t layer = step / n_slices + 1, last = n_layers + 1;
     const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const memob_states_pass of =
-        is_backward ? MEMOB_STATES_PASS_BACKWARD : MEMOB_STATES_PASS_FORWARD;
+    const int32_t of = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     if (step % n_slices != turning) return;
     if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
     if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
@@ -10919,7 +11252,7 @@ MEMOI void memob_states_turn(void (*visit)(void*, memob_states_pass, int32_t, in
     visit(user, of, last, 0);
     if (is_forward_only) return;
     visit(user, of, last, 1);
-    visit(user, MEMOB_STATES_PASS_BACKWARD, last, 0);
+    visit(user, MEMOB_BACKWARD, last, 0);
 }
 
 /* A step as the engines and the trainer go through it.  NULL: without states. */
@@ -10927,7 +11260,7 @@ typedef struct memob_walk {
     const memob_swap_placement* order;
     const memob_states* states;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*layer)(void* user, memob_states_pass pass, int32_t layer, int is_end);
+    void (*layer)(void* user, int32_t pass, int32_t layer, int is_end);
     void (*compute)(void* user, int32_t k);    /* visit k */
     void (*between)(void* user, int32_t turn); /* before this turn of backwards */
     void* user;
@@ -10937,7 +11270,7 @@ typedef struct memob_walk {
 MEMOI void memob_walk_batch(const memob_walk* w) {
     const memob_swap_placement* order = w->order;
     const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
-    if (w->states) w->layer(w->user, MEMOB_STATES_PASS_FORWARD, 0, 0);
+    if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         if (visit->is_backward && k % order->n_forwards == 0)
@@ -10952,7 +11285,7 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
             memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
                               visit->step, 1);
     }
-    if (w->states) w->layer(w->user, MEMOB_STATES_PASS_BACKWARD, 0, 1);
+    if (w->states) w->layer(w->user, MEMOB_BACKWARD, 0, 1);
 }
 
 /* The update after the last micro-batch of a step. */
@@ -10960,8 +11293,8 @@ MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
     if (states && states->update_at == MEMOB_UPDATE_DEFERRED) memob_states_defer(states);
     if (!states || !memob_states_is_due(states)) return;
     for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
-        w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 1);
+        w->layer(w->user, MEMOB_UPDATE, layer, 0);
+        w->layer(w->user, MEMOB_UPDATE, layer, 1);
     }
 }
 
@@ -10970,7 +11303,7 @@ MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
 MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state, int is_read,
                                   int64_t offset_bytes, int64_t n_bytes) {
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
@@ -10983,7 +11316,7 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 
 /* Waits for computation, copies and updates on the host. */
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
-    const memob_engine* e = &states->engine;
+    const memob_engine* e = &states->sink.engine;
     memo_status status = MEMO_STATUS_OK;
     for (int k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
         if (k == MEMOB_SWAP_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
@@ -11000,16 +11333,16 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int is_out, int64_t offset_bytes, void* bytes,
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
-    memob_engine* e = &states->engine;
+    memob_engine* e = &states->sink.engine;
     const memo_device* device = &e->device;
     const memo_stream stream = e->streams[is_out ? MEMOB_SWAP_TO_HOST : MEMOB_SWAP_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
-    memoi_states_place* place;
+    const int32_t item = layer * states->n_states + state;
     char *on_device, *on_host;
-    if (states->n_begun > states->n_ended)
+    if (states->is_visiting)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
     if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
@@ -11033,18 +11366,14 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
         return status ? status : memo_stream_synchronize(device, stream, error);
     }
 
-    /* Streamed: on the host, after what is newer in the layer's place has left. */
-    place = &states->places[memob_max(states->layers[layer].place, 0)];
+    /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + offsets[1] + offset_bytes;
-    memob_engine_call(e, error);
-    if (place->layer == layer && (place->dirty & bit)) {
-        memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit, 0);
-        if (!e->status)
-            e->status = memo_stream_synchronize(device, e->streams[MEMOB_SWAP_TO_HOST], error);
-        memoi_states_pass_file(states, layer, state, 0, 0, size_bytes);
-        if (!e->status) place->dirty &= ~bit;
+    memoi_sink_call(&states->sink, error);
+    if (!e->status && states->is_newer[item]) {
+        memoi_states_move(states, item, 0);
+        if (!e->status) e->status = memob_states_synchronize(states, error);
     }
-    if (!e->status && place->layer == layer && !is_out) place->present &= ~bit;
+    if (!e->status && !is_out) memoi_states_drop(states, item);
     memoi_states_pass_file(states, layer, state, 1, offset_bytes, n_bytes);
     if (!e->status && bytes)
         memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);

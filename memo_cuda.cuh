@@ -140,7 +140,7 @@ typedef struct memo_cuda_device_stats {
     void* exportable;
     int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
-    /* Of the latest host_alloc. */
+    /* The latest host_alloc. */
     memo_cuda_host_kind host_kind;
     double host_alloc_s;
 } memo_cuda_device_stats;
@@ -1443,7 +1443,7 @@ MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo
 
 /* --- copies --- */
 
-/* Of each memo_copy_kind. */
+/* By memo_copy_kind. */
 static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
 
@@ -1586,7 +1586,7 @@ MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
 
 enum { MEMOI_CUDA_WORDS = 1024 }; /* allocated at once */
 
-/* Of one memo_host_call, whose `device` it becomes. */
+/* The context of one memo_host_call, whose `device` it becomes. */
 struct memoi_cuda_lane {
     memoi_cuda_lane* next;     /* in the queue */
     memoi_cuda_lane* next_all; /* of the device */
@@ -1749,6 +1749,35 @@ MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
 #define MEMO_CUDA_ROW_KERNELS
 #include "memo_sp.h" /* its arithmetic of rows */
 
+/* --- exponentials of the loss --- */
+
+/* 2^t within 2 units; on a GPU 0 below 2^-126. */
+MEMO_INLINE float memoi_two_to(float t) {
+#if defined(__CUDA_ARCH__)
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+    return power;
+#else
+    return exp2f(t);
+#endif
+}
+/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
+ * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
+MEMO_INLINE float memoi_exp_by_two(float x) {
+    float t, power;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
+#else
+    x = x < -104 ? -104 : x;
+#endif
+    t = x * 1.44269504f;
+    power = memoi_two_to(t);
+    return fmaf(power, fmaf(t, -0.693147181f, x), power);
+}
+#if defined(__CUDA_ARCH__)
+MEMO_INLINE float memo_loss_exp(float x) { return memoi_exp_by_two(x); }
+#endif
+
 /* --- groups: the numbers that a thread reads at a time ---
  *
  * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
@@ -1830,7 +1859,7 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
         for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memo_f32_bits(((const float*)from)[k]);
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
@@ -1840,8 +1869,8 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
 /* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memo_f32_from_bits(pair << 16);
-        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -1865,7 +1894,7 @@ MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
 MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
     if (type == MEMO_TYPE_F32) {
         MEMO_ROW_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMO_ROW_UNROLL
         for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
@@ -1880,7 +1909,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     MEMO_ROW_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) {
         if (is_f32)
-            group.words[k] = memo_f32_bits(from[k]);
+            group.words[k] = memoi_f32_bits(from[k]);
         else if (k % 2)
             group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
     }
@@ -2201,7 +2230,7 @@ MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type ty
     MEMO_ROW_UNROLL
     for (int k = 0; k < 4; k++) {
         if (type == MEMO_TYPE_F32)
-            x[k] = memo_f32_from_bits(words[k]);
+            x[k] = memoi_f32_from_bits(words[k]);
         else
             memoi_pair_widen(x + 2 * k, words[k], type);
     }
@@ -2299,7 +2328,7 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
                 x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
             MEMO_ROW_UNROLL
             for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memo_f32_bits(x[k])
+                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])
                                                        : memoi_pair_narrow(x + 2 * k, type);
             memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
         }
@@ -2589,7 +2618,7 @@ static __device__ memo_row_content memoi_cuda_row_content(const unsigned char* r
         for (int i = 0; i < 8 && at + i < n && found.n_poisoned == n; i++)
             if ((word >> 8 * i & 255) != (poison >> 8 * i & 255)) found.n_poisoned = at + i;
 
-        /* Of two numbers of 32 bits, without their signs. */
+        /* Two numbers of 32 bits, without their signs. */
         for (int half = 0; half < 2 && at + 4 * half + 4 <= n; half++) {
             const unsigned number = (unsigned)(word >> 32 * half) & 0x7fffffff;
             n_of_poison += number == 0x7fe07da0 || number == 0x7ff97da0 ||

@@ -828,7 +828,9 @@ struct memo_step_plan {
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
-    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
 };
 
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
@@ -5224,8 +5226,8 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events; /* when they happen: of both places (8), then of host updates (layers) */
-    double update_s;      /* of the update after the micro-batches */
+    double* state_events;   /* of its streams: when they happen */
+    double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
@@ -5348,14 +5350,15 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 }
 
 /* A layer of the engine of states begins or ends a pass. */
-MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
-    if (!is_end) (void)memob_states_begin(c->states, pass, layer, NULL);
+    if (updates && pass != MEMOB_UPDATE)
+        (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
     if (updates)
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
-    if (updates && !is_end) (void)memob_states_updated(c->states, layer, NULL);
-    if (is_end) (void)memob_states_end(c->states, pass, layer, NULL);
+    if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
+    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
 
 /* --- the law of the rows --- */
@@ -5552,7 +5555,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
+        memset(c->state_events, 0,
+               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
         memob_states_reset(c->states);
         for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
@@ -5569,6 +5573,14 @@ typedef struct memoi_rows_bundle {
     int32_t leader; /* the tensor whose time counts */
     double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
+
+/* A refusal looks for budgets by searches that end with the first table that fits: of a part of the
+ * trials, then of all, which find one where the plan does. */
+typedef enum memoi_rows_effort {
+    MEMOI_ROWS_EFFORT_WHOLE,
+    MEMOI_ROWS_EFFORT_FIRST,
+    MEMOI_ROWS_EFFORT_SHORT
+} memoi_rows_effort;
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
@@ -5614,6 +5626,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_effort effort;
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -5821,7 +5834,7 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 
 /* The engine of states gets the clock as device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memob_engine* e = &c->states->engine;
+    memob_engine* e = &c->states->sink.engine;
     e->device.context = c;
     e->device.event_record = memoi_rows_state_record;
     e->device.event_wait = memoi_rows_state_wait;
@@ -5875,7 +5888,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.state_events = MEMOB_ARRAY(a, double, 8 + (int64_t)desc->states->n_layers);
+        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
@@ -5957,10 +5971,8 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
         memob_swap_region region;
         if (!swap->tensors[t].row_bytes) continue;
         if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
-        if (!is_new)
-            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, call_s, -1,
-                                        &p->clock.order, p->sums, NULL);
-        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1,
+        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first,
+                                       is_new ? NULL : p->summed.cells + first, all_s, call_s,
                                        &p->clock.order, p->sums, NULL);
         p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
@@ -6282,7 +6294,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
- * fits less.  n_parts: takes so small a part of the time. */
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
+ * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
@@ -6294,10 +6307,12 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        const double excess_bytes = best->excess_bytes;
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
+            if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -6319,6 +6334,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                  trial->step_s <= here->step_s * (1 + heat * left * left)))
                 memoi_rows_copy(p, &p->trial, &p->here);
         }
+        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
+            break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
 }
@@ -6404,7 +6421,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p)) return;
+    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
@@ -6618,7 +6635,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (!p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
+    } else if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -6637,7 +6656,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    memoi_rows_name_limit(p, plan);
+    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6663,13 +6682,15 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
+/* Less than the whole effort names no limit. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.effort = effort;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -6688,6 +6709,11 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         *plan = NULL;
     }
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -6825,6 +6851,7 @@ struct memo_session {
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
+    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -8210,30 +8237,27 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_t layer,
-                                 int is_end) {
-    static const char* const names[] = {"forward", "backward", "update"};
+MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+    static const char* const names[] = {"forward", "backward", "weights", "update"};
     memoi_inspector* c = &s->checker;
     const memob_states_layer* of = &s->states->layers[layer];
-    const int is_fresh = !of->has_gradients && (pass == MEMOB_STATES_PASS_FORWARD || !is_end);
-    const int on_host = pass == MEMOB_STATES_PASS_UPDATE && s->states->updates;
+    const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
+    const int on_host = pass == MEMOB_UPDATE && s->states->updates;
     const uint32_t visited =
-        of->has &
-        (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
-                 : ~of->streamed | memob_states_needs(s->states, s->states->phase, layer));
+        of->has & (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+                           : ~of->streamed | memob_states_needs(s->states, pass, layer));
     const char* why = NULL;
     int32_t blamed = 0, is_due = 0, is_changed = 0;
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
         const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
-        const int is_written = gradient
-                                   ? pass != MEMOB_STATES_PASS_FORWARD
-                                   : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
+        const int is_written =
+            gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && s->is_filling) ||
-            (uses & MEMO_STATE_MADE && pass == MEMOB_STATES_PASS_UPDATE && !is_end && !on_host) ||
-            (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
+            (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
+            (gradient && is_fresh && pass == MEMOB_FORWARD))
             continue;
         hash = memoi_inspector_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
@@ -8249,11 +8273,11 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
                   "to another state";
         is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
         is_changed |= !gradient && is_written && hash != *known;
-        *known = gradient && pass == MEMOB_STATES_PASS_UPDATE && is_end ? 0 : hash;
+        *known = gradient && pass == MEMOB_UPDATE && is_end ? 0 : hash;
     }
 
     /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMOB_STATES_PASS_UPDATE && is_due && !why) {
+    if (is_end && pass == MEMOB_UPDATE && is_due && !why) {
         c->n_updated += is_changed;
         if (!is_changed) c->n_missed = layer + 1;
         if (c->n_updated && c->n_missed) {
@@ -8298,34 +8322,44 @@ MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
  * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
  * the engine enqueues the update. */
-MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int updates = memob_states_updates_now(s->states, is_end);
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
-    if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-    if (is_end && updates && !on_host) memoi_session_update_layer(s, layer);
+    if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
+        memoi_inspector_visit(s, pass, layer, 1);
+    if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
+        memoi_inspector_visit(s, pass, layer - 1, 1);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+
+    /* The update. */
+    if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
+        (void)memoi_session_is_ok(
+            s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
+    if (updates && !is_end) {
+        memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        s->is_deferred = 1;
+    }
+    if (updates && !on_host) memoi_session_update_layer(s, layer);
+    if (updates && !is_end) {
+        s->is_deferred = 0;
+        if (s->error.status) return;
+        (void)memoi_session_is_ok(s,
+                                  memob_states_end(s->states, MEMOB_UPDATE, layer, &s->call_error));
+    }
+
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    if (!is_end && updates) {
-        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        s->is_deferred = 1;
-        memoi_session_update_layer(s, layer);
-        s->is_deferred = 0;
-        if (s->error.status) return;
-        (void)memoi_session_is_ok(s, memob_states_updated(s->states, layer, &s->call_error));
-    }
-    if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
-        memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_inspector_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -8339,8 +8373,8 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checker.n_updated = s->checker.n_missed = 0;
     s->is_deferred = s->states->is_pending;
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+        memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_UPDATE, layer, 1);
     }
     s->is_deferred = 0;
 }
@@ -8360,12 +8394,12 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
-        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, 0, 0);
+        memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
+        memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
-        s->is_fused = memob_states_updates(s->states, s->states->phase);
-        memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
+        s->is_fused = memob_states_updates(s->states);
+        memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
     }
 }
 
@@ -8443,12 +8477,11 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
-        const uint32_t made = s->states->made;
-        s->states->made = 0; /* fill may leave bytes as they are */
+        s->states->is_filling = 1;
         s->desc.update = fill;
         status = memoi_session_update_all(s, error);
         s->desc.update = update;
-        s->states->made = made;
+        s->states->is_filling = 0;
         s->is_filling = 0;
         return status;
     }
@@ -9952,15 +9985,48 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
+static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+
+/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
+                                      const char* subject, int32_t shape, int32_t tier,
+                                      int64_t budget_bytes, int64_t needed_bytes) {
+    const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
+    const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    char policy[64], bytes[4][32], rest[160] = "";
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (desc->n_shapes > 1) snprintf(policy + strlen(policy), 24, " of shape %d", (int)shape);
+
+    memob_bytes_text(bytes[0], (double)(needed_bytes - budget_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)(needed_bytes - other_bytes));
+    memob_bytes_text(bytes[3], (double)other_bytes);
+    if (tier == 0)
+        snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
+                 bytes[3], plan->state_bytes ? "states and " : "");
+    snprintf(plan->shortage, sizeof plan->shortage,
+             "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
+             "%s%s",
+             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
+             memoi_session_tiers[tier], (long long)needed_bytes,
+             tier        ? "device_bytes, or "
+             : is_sliced ? "lower n_rows or slice_rows"
+                         : "lower n_rows",
+             !tier                   ? ""
+             : desc->spill_directory ? "lower n_rows"
+                                     : "set spill_directory");
+}
+
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
  * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    char bytes[4][32], policy[64];
+    char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
@@ -9983,34 +10049,12 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
-                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      memob_bytes_text(bytes, (double)s->peak_bytes),
                       plan->fits ? "" : ", beyond a budget");
     if (plan->fits) return MEMO_STATUS_OK;
 
-    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
-    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
-    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
-    if (s->desc.n_shapes > 1)
-        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
-    if (!subject) subject = policy;
-    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
-    memob_bytes_text(bytes[1], (double)needed[lacking]);
-    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
-    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (lacking == 0)
-        snprintf(
-            plan->shortage, sizeof plan->shortage,
-            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
-            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
-            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
-            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
-    else
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
-                 "device_bytes, or %s",
-                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
-                 (long long)needed[lacking],
-                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking]);
     return MEMO_STATUS_OK;
 }
 
@@ -10211,16 +10255,17 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
         if (s->is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
@@ -10654,7 +10699,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
-        s->is_measured = profile != NULL;
+        s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
@@ -10700,8 +10745,8 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
  * all of the budget.  If a shape lacks device memory, all stream more states. */
 MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
     memo_session* s;
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
@@ -10709,6 +10754,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
     *plan = NULL;
     if (!status) s->planner = planner;
     if (!status && planner) s->setup = &planner->own_setup;
+    if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -11010,7 +11056,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
-        if (s->states) streams = s->states->engine.streams + MEMOB_SWAP_TO_HOST;
+        if (s->states) streams = s->states->sink.engine.streams + MEMOB_SWAP_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -11022,8 +11068,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.host_memory = s->host_memory;
         if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
-        if (!status && !streams && s->part->swap->engine.streams[MEMOB_SWAP_TO_HOST])
-            streams = s->part->swap->engine.streams + MEMOB_SWAP_TO_HOST;
+        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_SWAP_TO_HOST])
+            streams = s->part->swap->sink.engine.streams + MEMOB_SWAP_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;
@@ -11051,20 +11097,19 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+                                           const memo_profile* profile, memoi_rows_effort effort,
+                                           memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(NULL, desc, profile, plan, error);
+        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -11074,7 +11119,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(NULL, &own, profile, &trial, &failed);
+        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -11091,6 +11136,193 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (status) return status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* --- >>session advice ---
+ * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ *
+ * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
+ * shapes at once; with a tile less it makes none. */
+
+typedef struct memoi_advice {
+    const memo_session_desc* desc;
+    const memo_profile* profile; /* of the caller's plan */
+    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
+    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;          /* a tile of the smallest tensor */
+    memoi_rows_effort effort;
+    int fits; /* the latest plan does */
+} memoi_advice;
+
+enum { MEMOI_ADVICE_PLANS_MAX = 64 };
+
+/* Takes the figures of a plan: all ranks have the same then. */
+MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
+                                    memo_error* error) {
+    int64_t values[4] = {0, 0, 0, 0};
+    a->fits = !status && memoi_step_plan_fits(plan);
+    for (; plan && !status; plan = plan->next) {
+        values[1] = memob_max(values[1], plan->device_bytes);
+        values[2] = memob_max(values[2], plan->host_bytes);
+        values[3] = memob_max(values[3], plan->disk_bytes);
+    }
+    status = memoi_session_agree(a->desc, status, values, 4, error);
+    memcpy(a->needed, values + 1, sizeof a->needed);
+    return status;
+}
+
+/* Plans within budgets, and says nothing. */
+MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+    memo_session_desc own = *a->desc;
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    own.device_bytes = budgets[0];
+    own.host_bytes = budgets[1];
+    own.disk_bytes = budgets[2];
+    own.log.write = NULL;
+    own.device_memory = own.host_memory = NULL; /* of one size */
+    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
+    status = memoi_advice_take(a, plan, status, error);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
+/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
+ * down until the outcome changes (step 0); then halves of what is left. */
+MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
+    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
+    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
+}
+
+/* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
+ * less does not.  first: what a plan needs that lacked it. */
+MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
+                                          int64_t* budgets, memo_error* error) {
+    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+        const int is_down = high > 0;
+        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
+        budgets[tier] = memoi_advice_next(low, high, step, first);
+        status = memoi_advice_try(a, budgets, error);
+        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
+        *(a->fits ? &high : &low) = budgets[tier];
+    }
+    a->fits = high > 0;
+    budgets[tier] = high;
+    return status;
+}
+
+/* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
+ * one alone if that is enough, first one that the plan lacks; otherwise all. */
+MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
+                                    memo_error* error) {
+    int64_t needed[3];
+    int is_lacking[3];
+    memo_status status = MEMO_STATUS_OK;
+    memcpy(needed, a->needed, sizeof needed);
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t k = 0; k < 6 && !status; k++) {
+        const int32_t t = k % 3;
+        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+        memcpy(budgets, a->budgets, sizeof a->budgets);
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (status || !a->fits) continue;
+        is_other[t] = 1;
+        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+
+    memset(budgets, 0, sizeof a->budgets);
+    if (!status) status = memoi_advice_try(a, budgets, error);
+    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+        if (!a->budgets[t]) continue;
+        budgets[t] = a->budgets[t];
+        status = memoi_advice_try(a, budgets, error);
+        if (status || a->fits) continue;
+        is_other[t] = 1;
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+    return status;
+}
+
+/* What the shape's plan lacks.  The first budget that changes is its subject. */
+MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
+                            int32_t shape, memo_step_plan* plan) {
+    int32_t lacking = 0, other;
+    size_t n;
+    while (!is_other[lacking]) lacking++;
+    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
+                               budgets[lacking]);
+    for (other = lacking + 1; other < 3 && !is_other[other];) other++;
+    n = strlen(plan->shortage);
+    if (other < 3)
+        snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
+                 memoi_session_tiers[other], (long long)budgets[other]);
+}
+
+/* Replaces what the plan's shapes lack by budgets that were tried. */
+MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan* plan, memo_error* error) {
+    memoi_advice a;
+    int64_t budgets[3], least[5];
+    int is_other[3] = {0, 0, 0};
+    int32_t shape = 0, other = 2;
+    memo_status status;
+    memset(&a, 0, sizeof a);
+    a.desc = desc;
+    a.profile = profile;
+    a.effort = MEMOI_ROWS_EFFORT_SHORT;
+    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+
+    /* The least of all ranks. */
+    a.budgets[0] = desc->device_bytes;
+    a.budgets[1] = desc->host_bytes;
+    a.budgets[2] = desc->disk_bytes;
+    a.unit_bytes = INT64_MAX;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        if (desc->tensors[t].row_bytes > 0)
+            a.unit_bytes = memob_min(a.unit_bytes, desc->tensors[t].row_bytes);
+    a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
+                             memob_min(a.unit_bytes, (int64_t)1 << 30) *
+                                 memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
+    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    least[4] = -a.unit_bytes;
+    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -least[4];
+
+    if (!status && desc->log.write)
+        desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
+    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+
+    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
+    while (other >= 0 && !is_other[other]) other--;
+    while (other >= 0 && a.effort && !status && a.fits) {
+        a.effort =
+            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
+    }
+    for (; plan && !status && a.fits; plan = plan->next, shape++)
+        if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_status status;
+    *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* --- >>session times ---
@@ -11631,7 +11863,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
         s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
     } else {
         for (int32_t i = 0; i < 2 && moves; i++)
-            s->states->engine.copied_bytes[i] += states->engine.copied_bytes[i];
+            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
         if (moves) memob_states_destroy(states);
         memo_step_plan_destroy(before);
         s->own_plan = plan;
@@ -11677,7 +11909,8 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, *plan)) break;
         memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, plan, error);
+        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+                                           plan, error);
         if (!status && !memoi_step_plan_fits(*plan))
             status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
     }
@@ -11821,7 +12054,8 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
-    if (!status) status = memoi_session_plan_shapes(NULL, &own, NULL, plan, error);
+    if (!status)
+        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
@@ -11853,7 +12087,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     } else {
         if (is_memo) first.policy = MEMO_POLICY_KEEP;
         if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-        if (!is_alpha && !status) status = memo_session_plan(&first, NULL, &plan, error);
+        if (!is_alpha && !status)
+            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                        &plan, error)
+                             : memo_session_plan(&first, NULL, &plan, error);
         needs_times =
             is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
     }
@@ -11903,7 +12140,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status = memo_session_plan(&least, NULL, &plan, error);
+        status =
+            is_last ? memo_session_plan(&least, NULL, &plan, error)
+                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);
@@ -11919,8 +12158,8 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     info->plan = s->part->plan;
     info->arena = s->part->arena;
     info->swap = s->part->swap;
-    info->states_to_host_bytes = s->states ? s->states->engine.copied_bytes[0] : 0;
-    info->states_to_device_bytes = s->states ? s->states->engine.copied_bytes[1] : 0;
+    info->states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
+    info->states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
 }
 
 /* --- >>session verify ---

@@ -287,6 +287,21 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 MEMO_API const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank,
                                          int32_t world_rank, const char* host);
 
+/* What a rank calls, for memo_comm_mismatch: a collective, or the type and count of a message. */
+typedef struct memo_comm_op {
+    const char* rank; /* memo_comm_rank_text */
+    memo_collective_call call;
+    memo_label label;
+} memo_comm_op;
+#define MEMO_MISMATCH_TEXT 480
+/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text and
+ * returns text: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".
+ * A message goes from rank a to rank b.  name: of the communicator; number: of the collective, or
+ * of the message. */
+MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name,
+                                        int64_t number, int32_t is_message, const memo_comm_op* a,
+                                        const memo_comm_op* b);
+
 /* --- ranks as threads ---
  *
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
@@ -527,12 +542,12 @@ typedef struct memo_sharding_desc {
     /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
      * follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
-    /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
+    /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
 
-/* Of the sharding "documents": rows from `row` on, counted over all ranks, have the positions from
- * `position` on. */
+/* In the sharding "documents" the rows from `row` on, counted over all ranks, have the positions
+ * from `position` on. */
 typedef struct memo_sharding_piece {
     int64_t row, position;
 } memo_sharding_piece;
@@ -548,8 +563,7 @@ typedef struct memo_sharding {
     int64_t n_documents;
     const int64_t* document_parents;
     int64_t slice_tokens;
-    /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
-    memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
+    memo_sharding_piece* pieces; /* (n_pieces + 1) of documents, the last one an end; or NULL */
     int64_t n_pieces;
 } memo_sharding;
 
@@ -561,19 +575,15 @@ MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sha
  * nothing. */
 MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
-/* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
- * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
- * so_far->local_tokens - slice->local_tokens.  Without slices k is 0, and both are the sharding. */
+/* Sets slice number k as a sharding of its own, and slices 0 .. k, whose keys k's queries may see.
+ * Rows of a rank follow each other by slices: k's begin at so_far->local_tokens -
+ * slice->local_tokens.  Without slices k is 0, and both are the sharding. */
 MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                                   memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
  * O(log n_pieces). */
 MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
                                         int64_t row);
-/* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
- * O(log n_pieces). */
-MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position,
-                                 int32_t* sequence_rank, int64_t* row);
 /* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
@@ -1341,29 +1351,24 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
 
-/* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
-    return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
-}
-
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1376,15 +1381,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign |
-                              memo_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(
+        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1440,7 +1445,7 @@ typedef struct memo_add_desc { /* of row sums too */
 /* --- add packed: rows of ranges += packed, which has one range after another --- */
 #define MEMO_PACK_MAX 32
 typedef struct memo_pack_desc {
-    /* Of one tensor or two, such as gradients of keys and values: (any rows, n_columns). */
+    /* One tensor or two, such as gradients of keys and values: (any rows, n_columns). */
     void *packed[2], *rows[2];
     memo_type packed_type, rows_type;
     int64_t n_columns[2];
@@ -1584,7 +1589,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 
 /* ---- 12 experts: rows go to the ranks of their experts ------------------------------------------
  *
- * Of E experts rank r of R has memo_share_of(E, R, r).  Dispatch sends each row to the rank of its
+ * Rank r of R has memo_share_of(E, R, r) of E experts.  Dispatch sends each row to the rank of its
  * expert, and combine brings the row back.  Each is the backward of the other.  Rows are in device
  * memory, contiguous, in two orders:
  *
@@ -1758,6 +1763,12 @@ MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int3
 #define MEMO_ROW_UNROLL
 #endif
 
+/* Bytes of an element; 0: the row kernels do not accept the type. */
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+    if (type == MEMO_TYPE_F32) return 4;
+    return type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
+}
+
 /* --- merge of partial attention --- */
 
 /* The shares of two parts in the whole.  The shares add up to 1, but neither is computed as 1 minus
@@ -1796,37 +1807,12 @@ MEMO_INLINE memo_softmax_sum memo_softmax_none(void) {
     const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
-/* 2^t within 2 units; on a GPU 0 below 2^-126. */
-MEMO_INLINE float memoi_two_to(float t) {
-#if defined(__CUDA_ARCH__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-    return power;
+/* exp(x), x <= 0, of which the loss needs one or two an element.  memo_cuda.cuh has a GPU's. */
+#if defined(__CUDA_ARCH__) && defined(MEMO_CUDA_IMPLEMENTATION)
+MEMO_INLINE float memo_loss_exp(float x);
 #else
-    return exp2f(t);
+MEMO_INLINE float memo_loss_exp(float x) { return expf(x); }
 #endif
-}
-/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
- * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
-MEMO_INLINE float memoi_exp_by_two(float x) {
-    float t, power;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
-#else
-    x = x < -104 ? -104 : x;
-#endif
-    t = x * 1.44269504f;
-    power = memoi_two_to(t);
-    return fmaf(power, fmaf(t, -0.693147181f, x), power);
-}
-/* exp(x), x <= 0, of which the loss needs one or two an element. */
-MEMO_INLINE float memo_loss_exp(float x) {
-#if defined(__CUDA_ARCH__)
-    return memoi_exp_by_two(x);
-#else
-    return expf(x);
-#endif
-}
 
 /* The larger one; y if x is NaN. */
 MEMO_INLINE float memoi_larger(float x, float y) {
@@ -2044,7 +2030,9 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
- *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>attention desc      checks of a desc, and the shape that follows
+ *     >>attention buffers   what a pass keeps in scratch memory
+ *     >>hybrid attention    exchanges and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
@@ -2054,7 +2042,10 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
 
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
- * nothing of back ends, devices or attention. */
+ * nothing of back ends, devices or attention.
+ *
+ * 1. The messages of an open group fit the back end's memory; without a group none waits.
+ * 2. sent_bytes never descends. */
 
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
@@ -2099,14 +2090,6 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     case MEMO_COLLECTIVE_BARRIER: break;
     }
     return 0;
-}
-
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
-    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
 }
 
 /* desc: "memo_loss_desc". */
@@ -2231,6 +2214,7 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
+    MEMO_ASSERT(comm->group_depth > 0 && comm->n_waiting < comm->max_waiting); /* 1 */
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
@@ -2264,6 +2248,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
+        MEMO_ASSERT(memoi_comm_bytes(comm, call) >= 0); /* 2 */
         if (!status) comm->sent_bytes += memoi_comm_bytes(comm, call);
     }
     return memoi_comm_end(comm, status);
@@ -2271,7 +2256,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 
 /* --- labels --- */
 
-/* Of the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
+/* Labels the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
 MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_first,
                             const char* text, int64_t number) {
     comm->label = *agreed;
@@ -2312,11 +2297,11 @@ MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
     if (a->fields && b->fields && memcmp(a->digests, b->digests, sizeof a->digests)) return 0;
     return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
 }
-/* The first field on which two labels disagree, for an error. */
-MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* b) {
-    for (int k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
-        if (a->digests[k] != b->digests[k]) return a->fields[k];
-    return NULL;
+MEMOI int memoi_comm_calls_match(const memo_collective_call* a, const memo_label* a_label,
+                                 const memo_collective_call* b, const memo_label* b_label) {
+    return a->kind == b->kind && a->type == b->type && a->count == b->count &&
+           a->reduction == b->reduction && a->root == b->root &&
+           memoi_comm_labels_match(a_label, b_label);
 }
 
 const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t world_rank,
@@ -2331,16 +2316,71 @@ const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t
     return text;
 }
 
-/* Writes " for ring backward 3", or nothing, and returns text. */
-MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) {
-    text[0] = 0;
-    if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
+/* Writes "all_reduce(1024 f32 sum) for blocks forward 3", or "8 f32" of a message, and returns
+ * text. */
+MEMOI const char* memoi_comm_op_text(char text[160], const memo_comm_op* op, int is_message) {
+    const memo_collective_call* call = &op->call;
+    char root[24] = "", detail[80] = "", label[64] = "";
+    const char* reduction = "";
+    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(root, sizeof root, " from rank %d", (int)call->root);
+    if (!is_message &&
+        (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER))
+        reduction = call->reduction == MEMO_REDUCTION_SUM ? " sum" : " max";
+    if (call->kind != MEMO_COLLECTIVE_BARRIER)
+        snprintf(detail, sizeof detail, is_message ? "%lld %s" : "(%lld %s%s%s)",
+                 (long long)call->count, memo_type_name(call->type), root, reduction);
+    if (op->label.text)
+        snprintf(label, sizeof label, " for %.32s %lld", op->label.text,
+                 (long long)op->label.number);
+    snprintf(text, 160, "%s%s%s", is_message ? "" : memoi_comm_collective_name(call->kind), detail,
+             label);
+    return text;
+}
+
+const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, int64_t number,
+                               int32_t is_message, const memo_comm_op* a, const memo_comm_op* b) {
+    const memo_label *x = &a->label, *y = &b->label;
+    char a_text[160], b_text[160];
+    int field = MEMO_LABEL_FIELDS;
+    if (memoi_comm_calls_match(&a->call, x, &b->call, y)) return NULL;
+
+    /* Digests say what differs, unless the ranks are in different steps. */
+    if (x->fields && y->fields && x->number == y->number)
+        for (field = 0; field < MEMO_LABEL_FIELDS && x->digests[field] == y->digests[field];)
+            field++;
+    if (field < MEMO_LABEL_FIELDS) {
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
+                 x->fields[field], a->rank, b->rank, name);
+        return text;
+    }
+    memoi_comm_op_text(a_text, a, is_message);
+    memoi_comm_op_text(b_text, b, is_message);
+    if (is_message)
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "rank %s sends %s to rank %s, which receives %s (message %lld of '%s')", a->rank,
+                 a_text, b->rank, b_text, (long long)number, name);
+    else
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "rank %s calls %s as collective %lld of '%s', rank %s calls %s", a->rank, a_text,
+                 (long long)number, name, b->rank, b_text);
     return text;
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
- * its callers. */
+ * its callers.
+ *
+ * 1. A kernel has few enough arrays for a recorder's lists. */
+
+/* Is it a type of rows?  what: "memo_loss_desc.type". */
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
+                                       memo_error* error) {
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
+    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
+                          memo_type_name(type));
+}
 
 /* --- the host's loops; descs are resolved --- */
 
@@ -2484,7 +2524,8 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
         const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
         const int has_label = label >= 0 && label < entropy->vocabulary;
         const memo_entropy_row r = memo_entropy_row_of(entropy, row);
-        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        entropy->losses[row] = has_label ? r.loss : 0;
+        if (label >= entropy->vocabulary) entropy->losses[row] = NAN;
         MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
             memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
             for (int64_t k = 0; k < count; k++)
@@ -2596,6 +2637,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX && arrays->op.n_writes < 4); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }
@@ -2853,6 +2895,11 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
  *              sets the flag, then checks for a failure.  A rank that gives up waits until all
  *              flags are clear.  So no buffer is touched after its operation has returned.
  *
+ * 1. A message of the ring buffer is filled again only after it is done.
+ * 2. A chain is posted on an empty way.
+ * 3. No more ranks arrive at a meeting than the group has.
+ * 4. Memory of another rank is read only while is_busy is set.
+ *
  * Peers do the same in the calling thread: instead of copying, they enqueue a copy, and an event
  * goes with each post, each empty way and each meeting, for which the other side's stream waits.
  * The other side has enqueued the wait before the event is recorded again. */
@@ -2893,11 +2940,6 @@ typedef struct memoi_meeting {
 /* A rank works on a stream, and for splits in the calling thread.  Each has its own meeting. */
 enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
 
-typedef struct memoi_threads_op {
-    memo_collective_call call;
-    memo_label label;
-} memoi_threads_op;
-
 typedef struct memoi_threads_rank {
     memo_comm table;
     struct memoi_threads_group* group;
@@ -2930,8 +2972,8 @@ typedef struct memoi_threads_rank {
     /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
-    memoi_threads_op op[2];
-    /* Of the current split. */
+    memo_comm_op op[2];
+    /* The current split. */
     int32_t color, key;
     memo_comm* part;
     char apart3[64];
@@ -3147,9 +3189,11 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience = {0, 0, 0};
-    uint32_t target = me->arrived[lane] + 2;
+    uint32_t target = me->arrived[lane] + 2, n_arrived;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
-    if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
+    n_arrived = __atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL);
+    MEMO_ASSERT(n_arrived <= (uint32_t)group->n_ranks); /* 3 */
+    if (n_arrived == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
         memob_counter_set(&meeting->complete, target);
         return 1;
@@ -3195,35 +3239,22 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
     return &me->messages[position / 2 % MEMOI_THREADS_MESSAGES];
 }
 
-/* Fails the world if the labels of a call differ in a field.  Returns 0 if they do not. */
-MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
-                                 const memo_label* b, int32_t b_rank) {
-    const char* field = memoi_comm_label_field(a, b);
-    char texts[2][MEMO_RANK_TEXT];
-    if (!field || a->number != b->number) return 0;
-    MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
-                       field, memoi_threads_rank_text(texts[0], me, a_rank),
-                       memoi_threads_rank_text(texts[1], me, b_rank), me->table.name);
-    return 1;
+/* Fails the world: two ranks call different things. */
+MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, int64_t number, int is_message,
+                                  memo_comm_op* a, int32_t a_rank, memo_comm_op* b,
+                                  int32_t b_rank) {
+    char a_text[MEMO_RANK_TEXT], b_text[MEMO_RANK_TEXT], text[MEMO_MISMATCH_TEXT];
+    a->rank = memoi_threads_rank_text(a_text, me, a_rank);
+    b->rank = memoi_threads_rank_text(b_text, me, b_rank);
+    MEMOI_THREADS_FAIL(me, "%s",
+                       memo_comm_mismatch(text, me->table.name, number, is_message, a, b));
 }
-
-/* Fails the world. */
-MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
-                                  const memoi_message* received, uint32_t number) {
-    const memo_message_call *from = &sent->call, *to = &received->call;
-    char sent_for[64], received_for[64];
-    char texts[2][MEMO_RANK_TEXT];
-    if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
-        return;
-    MEMOI_THREADS_FAIL(
-        me,
-        "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
-        "'%s')",
-        memoi_threads_rank_text(texts[0], me, to->peer), (long long)from->count,
-        memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
-        memoi_threads_rank_text(texts[1], me, me->table.rank), (long long)to->count,
-        memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
-        me->table.name);
+MEMOI memo_comm_op memoi_threads_op_of(const memoi_message* message) {
+    memo_comm_op op = MEMO_ZERO(memo_comm_op);
+    op.call.type = message->call.type;
+    op.call.count = message->call.count;
+    op.label = message->label;
+    return op;
 }
 
 /* What a peer could not enqueue (me->error) fails the world. */
@@ -3244,6 +3275,7 @@ MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
 
 MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
     if (!n_bytes || to == from) return;
+    MEMO_ASSERT(me->is_busy[MEMOI_LANE_STREAM]); /* 4 */
     if (me->posted)
         memoi_threads_enqueued(me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from,
                                              n_bytes, &me->error));
@@ -3296,7 +3328,8 @@ MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message
     is_same = sent->call.count == message->call.count && sent->call.type == message->call.type &&
               memoi_comm_labels_match(&sent->label, &message->label);
     if (!is_same) {
-        memoi_threads_mismatch(me, sent, message, way->n_messages);
+        memo_comm_op from = memoi_threads_op_of(sent), to = memoi_threads_op_of(message);
+        memoi_threads_mismatch(me, way->n_messages, 1, &from, peer, &to, me->table.rank);
     } else {
         if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
         memoi_threads_copy(me, message->call.address, sent->call.address, n_bytes);
@@ -3340,9 +3373,10 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (uint32_t position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(me, position);
+        memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        __atomic_store_n(&memoi_threads_way(me, &message->call)->current, message,
-                         __ATOMIC_RELEASE);
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
 
@@ -3371,45 +3405,20 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
 
 typedef struct memoi_threads_collective_args {
     memoi_threads_rank* me;
-    memoi_threads_op op;
+    memo_comm_op op;
 } memoi_threads_collective_args;
-
-/* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
-MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
-    const memo_collective_call* call = &op->call;
-    char root[24] = "", detail[80] = "", label[64];
-    const char* reduction = "";
-    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(root, sizeof root, " from rank %d", (int)call->root);
-    if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
-        reduction = call->reduction == MEMO_REDUCTION_SUM ? " sum" : " max";
-    if (call->kind != MEMO_COLLECTIVE_BARRIER)
-        snprintf(detail, sizeof detail, "(%lld %s%s%s)", (long long)call->count,
-                 memo_type_name(call->type), root, reduction);
-    snprintf(text, 160, "%s%s%s", memoi_comm_collective_name(call->kind), detail,
-             memoi_comm_label_text(label, &op->label));
-    return text;
-}
-
-MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op* b) {
-    return a->call.kind == b->call.kind && a->call.type == b->call.type &&
-           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
-           a->call.root == b->call.root && memoi_comm_labels_match(&a->label, &b->label);
-}
 
 /* Compares all ranks with rank 0, so that all ranks find the same difference. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     const memoi_threads_rank* ranks = me->group->ranks;
-    const memoi_threads_op* first = &ranks[0].op[turn];
+    const memo_comm_op* first = &ranks[0].op[turn];
     for (int32_t r = 1; r < me->table.size; r++) {
-        const memoi_threads_op* op = &ranks[r].op[turn];
-        char first_text[160], text[160];
-        if (memoi_threads_agree(first, op)) continue;
-        if (memoi_threads_disagree(me, &first->label, 0, &op->label, r)) return 0;
-        MEMOI_THREADS_FAIL(me, "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
-                           memoi_threads_describe(first_text, first), me->n_collectives,
-                           me->table.name, (int)r, memoi_threads_describe(text, op));
-        return 0;
+        const memo_comm_op* op = &ranks[r].op[turn];
+        if (!memoi_comm_calls_match(&first->call, &first->label, &op->call, &op->label)) {
+            memo_comm_op a = *first, b = *op;
+            memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+            return 0;
+        }
     }
     return 1;
 }
@@ -3467,7 +3476,7 @@ MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
 }
 
 /* Returns 0 if the world has failed. */
-MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
+MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) {
     const memo_collective_call* call = &op->call;
     const char* name = memoi_comm_collective_name(call->kind);
     const int turn = (int)(me->n_collectives & 1);
@@ -3544,6 +3553,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     if (status || !n) return status;
 
     /* Each message follows the last message on its way. */
+    MEMO_ASSERT(me->tail - me->seen_head <= 2 * (uint32_t)(MEMOI_THREADS_MESSAGES - n)); /* 1 */
     for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
@@ -3565,7 +3575,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_collective_args args = {me, {*call, comm->label}};
+    memoi_threads_collective_args args = {me, {NULL, *call, comm->label}};
     const memo_status status = memoi_threads_status(comm, error);
     if (status) return me->posted ? memoi_threads_give_up(me, error) : status;
     return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,
@@ -4673,7 +4683,11 @@ void memo_mesh_destroy(memo_mesh* mesh) {
 }
 
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ *
+ * 1. Parts of documents never take more rows than a rank has.
+ * 2. Pieces of documents and of padding fill the rows of all ranks.
+ * 3. No run is empty. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
@@ -4789,7 +4803,7 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
 
 /* --- slices --- */
 
-/* Of a rank; all but the last slice have as many. */
+/* Rows of a rank in each slice but the last. */
 MEMOI int64_t memoi_sharding_slice_rows(const memo_sharding* sharding) {
     return sharding->slice_tokens ? sharding->slice_tokens / sharding->ring / sharding->ulysses
                                   : sharding->local_tokens;
@@ -4815,11 +4829,6 @@ void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding
     memoi_sharding_cut(so_far, first + n, k * rows + n_rows);
 }
 
-/* The slice of a position, or of a row. */
-MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at, int64_t each) {
-    return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
-}
-
 /* --- the sharding of documents --- */
 
 /* The last of n ascending numbers, `stride` apart in memory, that is at most `at`; the first one if
@@ -4841,14 +4850,6 @@ MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int6
 MEMOI const int64_t* memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
                                                 int64_t position) {
     return begins + memoi_sharding_search(begins, 1, n_documents, position);
-}
-
-/* The piece that contains a row of all ranks, or a position. */
-MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
-                                                         int is_position, int64_t at) {
-    const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
-    const int64_t* numbers = is_position ? &pieces->position : &pieces->row;
-    return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
 /* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
@@ -4905,6 +4906,7 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
         begin += n_first;
         end -= count - n_first;
         s->n_free[r] -= count;
+        MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
@@ -4954,34 +4956,36 @@ MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t 
     memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
 }
 
-/* The table: rows of a rank ascend by positions. */
+/* The table: by ranks, and in a rank by positions.  next: (ring). */
 MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
     memo_sharding* sharding = s->sharding;
-    const memo_sharding_piece end = {sharding->padded_tokens, sharding->padded_tokens};
+    memo_sharding_piece* pieces = sharding->pieces;
     const int64_t n = s->n_pieces;
-    memo_sharding_piece *by_row = sharding->pieces, *by_position = by_row + n + 1;
     int64_t i, at;
-    for (i = 0; i < sharding->ring; i++) next[i] = i * sharding->ring_tokens;
+
+    for (i = 0; i < sharding->ring; i++) next[i] = 0;
     for (i = 0; i < n; i++) {
         order[i].key = s->pieces[i].begin;
         order[i].index = i;
+        next[s->pieces[i].rank]++;
     }
     memob_keyed_sort(order, n);
+    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
     for (i = 0; i < n; i++) {
-        const memoi_spread_piece* piece = &s->pieces[order[i].index];
-        by_position[i].position = piece->begin;
-        by_position[i].row = next[piece->rank];
-        next[piece->rank] += piece->count;
+        const memoi_spread_piece* from = &s->pieces[order[i].index];
+        memo_sharding_piece* to = &pieces[next[from->rank]++];
+        to->position = from->begin;
+        to->row = from->count; /* until all are in their places */
     }
 
-    /* By rows: behind the pieces of the ranks before. */
-    for (i = 0; i < sharding->ring; i++) next[i] = 0;
-    for (i = 0; i < n; i++) next[by_position[i].row / sharding->ring_tokens]++;
-    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
-    for (i = 0; i < n; i++)
-        by_row[next[by_position[i].row / sharding->ring_tokens]++] = by_position[i];
-    by_row[n] = by_position[n] = end;
+    for (i = at = 0; i < n; i++) {
+        const int64_t count = pieces[i].row;
+        pieces[i].row = at;
+        at += count;
+    }
+    pieces[n].row = pieces[n].position = sharding->padded_tokens;
     sharding->n_pieces = n;
+    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -5023,8 +5027,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
-    sharding->pieces =
-        (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
+    sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
         memoi_spread_write(&s, order, s.n_free);
     else
@@ -5057,7 +5060,7 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
     memo_run run = {ring_rank * n + place, n - place};
     if (sharding->slice_tokens) {
         const int64_t rows = memoi_sharding_slice_rows(sharding);
-        const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
+        const int64_t k = memob_min(row / rows, (sharding->n_tokens - 1) / sharding->slice_tokens);
         memo_sharding slice, so_far;
         memo_sharding_slice(sharding, k, &slice, &so_far);
         run = memoi_sharding_run_at(&slice, sequence_rank, row - k * rows);
@@ -5078,7 +5081,9 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
         break;
     case MEMO_SHARDING_DOCUMENTS: {
         const int64_t at = sequence_rank * sharding->local_tokens + row;
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 0, at);
+        const memo_sharding_piece* piece =
+            sharding->pieces +
+            memoi_sharding_search(&sharding->pieces->row, 2, sharding->n_pieces, at);
         run.start = piece->position + at - piece->row;
         run.count = memob_min(piece[1].row - at, run.count);
     }
@@ -5093,6 +5098,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     if (left <= 0) return 0;
     *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
     run->count = memob_min(run->count, left);
+    MEMO_ASSERT(run->count > 0); /* 3 */
     *row += run->count;
     return 1;
 }
@@ -5112,34 +5118,6 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
     by_ring.ulysses = 1;
     by_ring.local_tokens = sharding->ring_tokens;
     return memo_sharding_runs(&by_ring, ring_rank, runs);
-}
-
-void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
-                        int64_t* row) {
-    int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
-    if (sharding->slice_tokens) {
-        const int64_t k = memoi_sharding_slice_of(sharding, position, sharding->slice_tokens);
-        memo_sharding slice, so_far;
-        memo_sharding_slice(sharding, k, &slice, &so_far);
-        memo_sharding_find(&slice, position - k * sharding->slice_tokens, sequence_rank, row);
-        *row += k * memoi_sharding_slice_rows(sharding);
-        return;
-    }
-
-    /* The row among the rows of its ring rank. */
-    if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
-        int64_t n = sharding->ring_tokens / 2, chunk = position / n;
-        int is_second = chunk >= sharding->ring;
-        ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
-        place = position % n + (is_second ? n : 0);
-    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 1, position);
-        place = piece->row + position - piece->position;
-        ring_rank = place / sharding->ring_tokens;
-        place %= sharding->ring_tokens;
-    }
-    *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
-    *row = place % sharding->local_tokens;
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
@@ -5218,7 +5196,9 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
  * attention.
  *
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
- * enqueued. */
+ * enqueued.
+ *
+ * 1. An event of an operation is one that the target has. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -5307,12 +5287,14 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* n
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->events[event]); /* 1 */
     if (!target->status)
         target->status = memo_event_record(target->device, target->events[event],
                                            target->streams[stream], target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->streams[stream]); /* 1 */
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);
@@ -5381,7 +5363,10 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
- * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
+ * Knows: positions and documents.  Knows nothing of ranks, shardings or devices.
+ *
+ * 1. Interval ends do not cross: a query sees [begin, end), begin <= end.
+ * 2. Neither end of the intervals of a level descends from a query to the next. */
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -5410,6 +5395,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
+    MEMO_ASSERT(*begin <= *end); /* 1 */
 }
 
 /* --- trees --- */
@@ -5447,7 +5433,7 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
         for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
             first[q] = low;
             end[q] = high;
-            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1])); /* 2 */
         }
     }
 }
@@ -5566,15 +5552,8 @@ MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][M
                                                int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
     for (int64_t i = 0; i < n; i++, first += row_stride) {
-        const uint16_t* bits = (const uint16_t*)from + first;
         float* to = rows ? rows[i] : line;
-        if (type == MEMO_TYPE_F32) {
-            memcpy(to, (const float*)from + first, (size_t)d * sizeof(float));
-        } else if (type == MEMO_TYPE_BF16) {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_bf16(bits[e]);
-        } else {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_f16(bits[e]);
-        }
+        memoi_row_widen(to, from, type, first, d);
         if (transposed)
             for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
@@ -5887,7 +5866,7 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
-    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
+    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
      * heads. */
     first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
     n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
@@ -5930,7 +5909,10 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_m
 
 /* ---- >>ulysses exchange -------------------------------------------------------------------------
  * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
- * or attention. */
+ * or attention.
+ *
+ * 1. Rows are packed for the heads that peers need, no more: staging has room for these.
+ * 2. Heads that arrive by rows are all placed. */
 
 /* A tensor to exchange: in each row n elements per head. */
 typedef struct memoi_exchanged {
@@ -6045,6 +6027,7 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
+    MEMO_ASSERT(staged <= m->to_heads_bytes); /* 1 */
     for (int64_t i = 0; i < m->n_pieces; i++) {
         const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
         memoi_target_copy_rows(
@@ -6133,10 +6116,17 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
+    MEMO_ASSERT(packed == u->staging + (m.n_needed - m.own.n) * m.unit * m.n_rows); /* 2 */
 }
 
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams. */
+ * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
+ *
+ * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
+ * 2. Pieces have the rows that are needed, and gaps.
+ * 3. The stretches of a pool ascend without gaps from its first row to its last.
+ * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 5. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -6185,7 +6175,7 @@ typedef struct memoi_exchange_turn {
 } memoi_exchange_turn;
 enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
-/* Of one rank. */
+/* The plan of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
     memoi_shape shape; /* the attention's, with tokens */
@@ -6222,7 +6212,7 @@ struct memo_exchange {
     /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
     int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
-    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
      * node d before, held by the rank at the owner's place.  This plan has no steps then. */
     struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
@@ -6301,6 +6291,8 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     }
     first = s[i];
     last = s[j];
+
+    /* What is taken, between what is left of the first and of the last stretch. */
     made[0].begin = begin;
     made[0].end = end;
     made[0].step = step;
@@ -6317,6 +6309,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
     memcpy(s + i, made, (size_t)n_new * sizeof *s);
     pool->n += n_new - (j - i + 1);
+    for (i = 0; i < pool->n; i++)
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
+    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -6344,6 +6339,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -6405,6 +6401,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     memoi_exchange_rows* rows = p->rows;
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
+    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
@@ -6414,6 +6411,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
+    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -6591,6 +6589,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
+    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
     plan->n_turns[is_backward] = n;
 }
 
@@ -6851,9 +6850,12 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
+ *
+ * 1. A step waits for exchanges that are enqueued before it.
+ * 2. A call of the local attention has query heads that share key heads evenly. */
 
-/* Of one rank; those that are not needed are NULL. */
+/* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
     char* kv[2]; /* pools: keys and values of other ranks */
     float *block_out, *block_lse;
@@ -6980,6 +6982,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
 MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
     if (n <= ring->n_awaited) return;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
@@ -7156,6 +7159,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
+
     for (int32_t q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
@@ -7165,6 +7169,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
         part.first_q_head += q - own->first_q;
         part.n_q_heads = next - q;
         part.n_kv_heads = (next - 1) / group - q / group + 1;
+        MEMO_ASSERT(part.n_q_heads % part.n_kv_heads == 0); /* 2 */
         memoi_ring_block_move(&part, 0, 0, q - own->first_q,
                               latent->size ? 0 : q / group - own->first_kv);
         if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
@@ -7239,6 +7244,23 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           memoi_ring_kv_elements(shape, is_v) * 4);
 }
 
+/* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
+ * where they arrive, one after another.  Returns the address behind the latter. */
+MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm* comm, int tensor,
+                                   const memoi_exchange_pieces* p, int is_receive, char* rows,
+                                   int32_t peer) {
+    const int64_t row = memoi_ring_row(ring->shape, tensor);
+    const int64_t row_bytes = memoi_ring_row_bytes(ring->shape, tensor);
+    for (int32_t k = 0; k < p->n; k++) {
+        const int64_t n = p->rows[k].end - p->rows[k].begin;
+        memoi_target_message(ring->target, stream, comm, !is_receive,
+                             is_receive ? rows : rows + p->rows[k].begin * row_bytes, n * row,
+                             memoi_ring_type(ring->shape, tensor), peer);
+        if (is_receive) rows += n * row_bytes;
+    }
+    return rows;
+}
+
 /* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
  * the owner. */
 MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
@@ -7247,28 +7269,23 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
     const int32_t peer =
         ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const memo_type type = memoi_ring_type(shape, tensor);
-    const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
-    char* address;
+    const int64_t row = memoi_ring_row(shape, tensor);
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, tensor);
+    char* rows;
     if (!is_kv) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
                              memoi_ring_contribution(ring, s, is_receive),
-                             memoi_ring_rows(ring, tensor, s, is_receive) * row, type, peer);
+                             memoi_ring_rows(ring, tensor, s, is_receive) * row,
+                             memoi_ring_type(shape, tensor), peer);
         return;
     }
-
-    /* Pieces lie in the owner's rows; they arrive one after another. */
-    address = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
+    rows = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p =
-            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t n = p->rows[k].end - p->rows[k].begin;
-            const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
-            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                 address + (is_own ? first * row_bytes : 0), n * row, type, peer);
-            if (!is_own) address += n * row_bytes;
-        }
+        rows = memoi_ring_send_pieces(
+            ring, MEMOI_TARGET_RING, ring->comm, tensor,
+            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0),
+            is_receive, rows, peer);
+        if (is_own) rows += all_bytes;
     }
 }
 
@@ -7330,7 +7347,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* Of an exchange that adds what comes back. */
+/* The use of an exchange that adds what comes back. */
 MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
     return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
 }
@@ -7528,7 +7545,7 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
     n->seen = n->latest;
-    MEMO_ASSERT(n->seen >= point);
+    MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
 /* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
@@ -7537,19 +7554,11 @@ MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_re
     const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
     const int32_t n_nodes = n->plan->shape.n_nodes;
     const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t row = memoi_ring_row(shape, is_v);
-    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-    for (int32_t b = 0; b < shape->n_batch; b++) {
-        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-        rows += b * shape->key_sharding.ring_tokens * row_bytes;
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t count = p->rows[k].end - p->rows[k].begin;
-            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
-                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
-                                 count * row, shape->type, peer);
-            if (is_receive) rows += count * row_bytes;
-        }
-    }
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
+    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
+                               rows + b * all_bytes, peer);
 }
 
 /* Announces a crossing, and opens its group of messages. */
@@ -7578,6 +7587,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
+    MEMO_ASSERT(d < 3 || n->latest >= n->first + d - 2); /* 1: enqueued behind ring d - 2 */
     if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
     if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
@@ -7621,6 +7631,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
+    MEMO_ASSERT(n->latest == n->first + d); /* 2, 3: behind ring d */
     if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
     if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
@@ -7728,37 +7739,13 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
     }
 }
 
-/* ---- >>hybrid attention -------------------------------------------------------------------------
- * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
- * Ulysses and the ring work. */
+/* ---- >>attention desc ---------------------------------------------------------------------------
+ * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
+ * of passes.
+ *
+ * 1. The groups of a rank have its query heads, each in one group. */
 
-/* Of one group of heads.  What the exchange of a group fills while another is computed exists
- * twice, for even and odd groups. */
-typedef struct memoi_hybrid_buffers {
-    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
-    char* d_out[2];             /* by heads, in the tensors' type */
-    char* staging;              /* for exchanges between rows and heads */
-    float* out;                 /* by heads: fp32 output; d_q */
-    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
-    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
-    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
-    float* sums[2];
-    memoi_ring_buffers ring;
-    memoi_nodes_buffers nodes;
-} memoi_hybrid_buffers;
-
-struct memo_sp_attention {
-    memoi_shape shape; /* without tokens */
-    memo_attention attention;
-    memo_comm *ring, *nodes, *ulysses;
-    memoi_target target;
-    memo_event events[MEMOI_TARGET_N_EVENTS];
-    memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
-};
-
-/* --- shapes and sizes --- */
-
-MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
+MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
            a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
            a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
@@ -7766,8 +7753,8 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
 }
 
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
-MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding* sharding,
-                                          memo_error* error) {
+MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* sharding,
+                                        memo_error* error) {
     const memo_sharding_desc desc = {sharding->kind,
                                      sharding->ring,
                                      sharding->ulysses,
@@ -7779,7 +7766,7 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
     memo_sharding made;
     if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_hybrid_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
         return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
                          "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
@@ -7788,9 +7775,9 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
-MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
-                                          const memo_comm* comm, int32_t degree, int32_t rank,
-                                          memo_error* error) {
+MEMOI memo_status memoi_desc_rank_check(const char* name, const char* rank_name,
+                                        const memo_comm* comm, int32_t degree, int32_t rank,
+                                        memo_error* error) {
     if (comm && comm->size != degree)
         return MEMOB_INVALID(error,
                              "memo_sp_attention_desc.%s: its size is not the sharding's degree "
@@ -7799,14 +7786,14 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
-MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
+MEMOI int32_t memoi_desc_n_nodes(const memo_sp_attention_desc* desc) {
     const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
     return n > 1 ? n : 1;
 }
 
 /* Consecutive ring ranks share a node. */
-MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
+MEMOI memo_status memoi_desc_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const int32_t n = memoi_desc_n_nodes(desc), ring = desc->sharding.ring;
     const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     if (desc->n_nodes < 0 || ring % n)
         return MEMOB_INVALID(
@@ -7822,7 +7809,7 @@ MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, m
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
         return MEMOB_INVALID(error,
@@ -7842,22 +7829,22 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
 }
 
 /* Everything that does not need a device. */
-MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    if (memoi_hybrid_made_check("sharding", sharding, error) ||
-        (keys->local_tokens && memoi_hybrid_made_check("key_sharding", keys, error)))
+    if (memoi_desc_made_check("sharding", sharding, error) ||
+        (keys->local_tokens && memoi_desc_made_check("key_sharding", keys, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
-    if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
-                                error) ||
-        memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
-                                desc->ulysses_rank, error) ||
-        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
+    if (memoi_desc_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
+                              error) ||
+        memoi_desc_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
+                              desc->ulysses_rank, error) ||
+        memoi_desc_nodes_check(desc, error) || memoi_desc_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOB_INVALID(
@@ -7886,7 +7873,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
 
 /* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
  * out would be empty, but take buffers. */
-MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
+MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
     int64_t n_groups = 1;
     if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
     for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
@@ -7897,9 +7884,9 @@ MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_gr
 }
 
 /* Without tokens. */
-MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
-                                          memo_error* error) {
-    memo_status status = memoi_hybrid_shape_check(desc, error);
+MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
+                                        memo_error* error) {
+    memo_status status = memoi_desc_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
 
@@ -7910,7 +7897,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
 
-    shape->n_nodes = memoi_hybrid_n_nodes(desc);
+    shape->n_nodes = memoi_desc_n_nodes(desc);
     if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
 
     /* The attention of a head. */
@@ -7932,7 +7919,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->group = -1;
-    shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
+    shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
@@ -7941,7 +7928,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
 }
 
 /* The shape of a group of heads; of the only one, if there is one. */
-MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
+MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
     part.group = shape->n_groups > 1 ? group : -1;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
@@ -7949,55 +7936,79 @@ MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group)
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_hybrid_largest {
+typedef struct memoi_desc_largest {
     memoi_shape shape;
     int64_t needed[2]; /* of queries, of keys */
-} memoi_hybrid_largest;
+} memoi_desc_largest;
 
-MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
-    memoi_hybrid_largest largest = MEMO_ZERO(memoi_hybrid_largest);
+MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
+    memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
+    int32_t n_q = 0;
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_hybrid_group_of(shape, g);
+        memoi_shape part = memoi_desc_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
+        n_q += part.heads.n_q;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
         for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
             largest.needed[what > 0] =
                 memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
     }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;
 }
 
+/* ---- >>attention buffers ------------------------------------------------------------------------
+ * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
+ * order in which they are used.
+ *
+ * 1. The pools of keys lie at the same place in both passes. */
+
+/* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
+ * group is computed exist twice, for even and odd groups. */
+typedef struct memoi_buffers {
+    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
+    char* d_out[2];             /* by heads, in the tensors' type */
+    char* staging;              /* for exchanges between rows and heads */
+    float* out;                 /* by heads: fp32 output; d_q */
+    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
+    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
+    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
+    float* sums[2];
+    memoi_ring_buffers ring;
+    memoi_nodes_buffers nodes;
+} memoi_buffers;
+
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
-MEMOI int memoi_hybrid_is_direct(const memoi_shape* shape) {
+MEMOI int memoi_buffers_is_direct(const memoi_shape* shape) {
     return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
 
-typedef struct memoi_hybrid_carver {
+typedef struct memoi_buffers_carver {
     char* base;
     int64_t n_bytes;
-} memoi_hybrid_carver;
+} memoi_buffers_carver;
 
-MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int64_t n_bytes) {
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
-MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
-                                    char* kv[2]) {
+MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
+                                     char** q, char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
+    *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
         if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
             kv[is_v] =
-                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+                memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
-                                       int is_backward, memoi_ring_buffers* buffers) {
+MEMOI void memoi_buffers_carve_expanded(const memoi_shape* shape, memoi_buffers_carver* carver,
+                                        int is_backward, memoi_ring_buffers* buffers) {
     const int64_t n_rows = shape->key_sharding.ring_tokens;
     const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
     const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
@@ -8005,39 +8016,39 @@ MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_ca
     for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
         const int64_t size = is_v ? shape->v_head_size : shape->head_size;
         buffers->expanded[is_v] =
-            memoi_hybrid_carve(carver, n * size * memo_type_bytes(shape->type));
+            memoi_buffers_carve(carver, n * size * memo_type_bytes(shape->type));
         if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_hybrid_carve(carver, n * size * 4);
+            buffers->d_expanded[is_v] = (float*)memoi_buffers_carve(carver, n * size * 4);
     }
 }
 
 /* What the buffers of a pass are carved from. */
-typedef struct memoi_hybrid_carving {
+typedef struct memoi_buffers_carving {
     const memoi_shape* shape;
-    memoi_hybrid_carver c;
+    memoi_buffers_carver c;
     int64_t bytes;           /* of an element */
     int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
     int64_t q_rows, kv_rows; /* of this rank */
     int64_t q_size, kv_size; /* the larger head, of both */
     int32_t has_ring, has_ulysses, is_grouped, is_direct, is_backward;
-} memoi_hybrid_carving;
+} memoi_buffers_carving;
 
 /* First, so that forward and backward have the ring's buffers at the same place: then the waits
  * that order the use of a buffer in a pass order its use between passes, too. */
-MEMOI void memoi_hybrid_carve_ring(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
-            memoi_hybrid_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                          memoi_ring_row_bytes(shape, is_v));
+            memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                           memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_hybrid_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+        b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+    memoi_buffers_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_hybrid_carve_ulysses(memoi_hybrid_carving* v, const int64_t needed[2],
-                                      memoi_hybrid_buffers* b) {
+MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, const int64_t needed[2],
+                                       memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
     const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
@@ -8045,60 +8056,60 @@ MEMOI void memoi_hybrid_carve_ulysses(memoi_hybrid_carving* v, const int64_t nee
     const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
     if (!v->has_ulysses) return;
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
-        memoi_hybrid_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_hybrid_carve(&v->c, memob_max(kv_bytes, q_bytes));
+        memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
+    b->staging = memoi_buffers_carve(&v->c, memob_max(kv_bytes, q_bytes));
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
         b->results[0] =
-            memoi_hybrid_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
+            memoi_buffers_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
     b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
     if (!v->is_backward || !v->is_grouped) return;
     for (int i = 0; i < 2; i++)
-        b->d_out[i] = memoi_hybrid_carve(&v->c, v->n_q * v->q_size * v->bytes);
+        b->d_out[i] = memoi_buffers_carve(&v->c, v->n_q * v->q_size * v->bytes);
     for (int i = 0; i < 2; i++)
-        b->results[1 + i] = memoi_hybrid_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
+        b->results[1 + i] = memoi_buffers_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
 }
 
-MEMOI void memoi_hybrid_carve_gradients(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
+MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
     const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
     const int rounds = shape->carried_type != MEMO_TYPE_F32;
     for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_hybrid_carve(&v->c, v->n_q * 4);
+        b->dots[i] = (float*)memoi_buffers_carve(&v->c, v->n_q * 4);
     b->dots_rows = b->dots[0];
     if (v->has_ulysses)
-        b->dots_rows = (float*)memoi_hybrid_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
+        b->dots_rows = (float*)memoi_buffers_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
     for (int i = 0; i < 2; i++)
         b->ring.d_kv[i] =
-            (float*)memoi_hybrid_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
+            (float*)memoi_buffers_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
 
-    /* Of the ring, and of the rows that a rank holds for its node. */
+    /* Gradients of the ring, and of the rows that a rank holds for its node. */
     if (v->has_ring && rounds)
-        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
-    b->ring.gradients = memoi_hybrid_carve(
+        b->ring.d_kv_step = (float*)memoi_buffers_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
+    b->ring.gradients = memoi_buffers_carve(
         &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_buffers_carve(&v->c, v->n_kv[i % 2] * 4);
+    if (shape->n_nodes > 1) b->nodes.taken = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
     if (shape->n_nodes > 1 && rounds)
-        b->nodes.given = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
+        b->nodes.given = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
         b->sums[i] = i && !v->is_grouped
                          ? b->sums[0]
-                         : (float*)memoi_hybrid_carve(&v->c, v->kv_rows * shape->n_kv_heads *
-                                                                 v->kv_size * 4);
+                         : (float*)memoi_buffers_carve(&v->c, v->kv_rows * shape->n_kv_heads *
+                                                                  v->kv_size * 4);
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
-                                      int is_backward, memoi_hybrid_buffers* b) {
+MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* base,
+                                       int is_backward, memoi_buffers* b) {
     const memoi_shape* shape = &largest->shape;
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
-    memoi_hybrid_carving v = MEMO_ZERO(memoi_hybrid_carving);
+    memoi_buffers_carving v = MEMO_ZERO(memoi_buffers_carving);
     v.shape = shape;
     v.c.base = base;
     v.bytes = memo_type_bytes(shape->type);
@@ -8112,45 +8123,48 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     v.has_ring = shape->sharding.ring > 1;
     v.has_ulysses = shape->sharding.ulysses > 1;
     v.is_grouped = shape->n_groups > 1;
-    v.is_direct = memoi_hybrid_is_direct(shape);
+    v.is_direct = memoi_buffers_is_direct(shape);
     v.is_backward = is_backward;
 
     memset(b, 0, sizeof *b);
-    memoi_hybrid_carve_ring(&v, b);
-    memoi_hybrid_carve_ulysses(&v, largest->needed, b);
-    b->out = (float*)memoi_hybrid_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
+    memoi_buffers_carve_ring(&v, b);
+    memoi_buffers_carve_ulysses(&v, largest->needed, b);
+    b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
-        memoi_hybrid_carve_gradients(&v, b);
+        memoi_buffers_carve_gradients(&v, b);
     } else {
         const int merges = v.has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * 4);
+        b->ring.block_out = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * 4);
     }
     return v.c.n_bytes;
 }
 
-/* Of forward and backward.  Returns the bytes needed. */
-MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* shape, char* base,
-                                     memoi_hybrid_buffers buffers[2]) {
-    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
-    const int64_t n_bytes = memoi_hybrid_carve_pass(&largest, base, 0, &buffers[0]);
-    return memob_max(n_bytes, memoi_hybrid_carve_pass(&largest, base, 1, &buffers[1]));
+/* The buffers of both passes, in the same memory.  Returns the bytes needed. */
+MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
+                                      memoi_buffers buffers[2]) {
+    const memoi_desc_largest largest = memoi_desc_largest_of(shape);
+    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
+    MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
+                buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */
+    return n_bytes;
 }
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_shape shape;
-    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
-    memoi_hybrid_buffers buffers[2];
-    memoi_hybrid_carver saved = {NULL, 0};
+    memo_status status = memoi_desc_shape_make(desc, &shape, error);
+    memoi_buffers buffers[2];
+    memoi_buffers_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     memset(sizes, 0, sizeof *sizes);
     if (status) return status;
-    sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
+    sizes->device_bytes = memoi_buffers_carve_all(&shape, NULL, buffers);
     for (int32_t g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again;
          g++) {
-        memoi_shape group = memoi_hybrid_group_of(&shape, g);
-        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
+        memoi_shape group = memoi_desc_group_of(&shape, g);
+        memoi_buffers_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
     sizes->saved_bytes = saved.n_bytes;
     sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
@@ -8158,6 +8172,19 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                            shape.sharding.ulysses, shape.ulysses_rank);
     return MEMO_STATUS_OK;
 }
+
+/* ---- >>hybrid attention -------------------------------------------------------------------------
+ * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
+ * Ulysses and the ring work. */
+
+struct memo_sp_attention {
+    memoi_shape shape; /* without tokens */
+    memo_attention attention;
+    memo_comm *ring, *nodes, *ulysses;
+    memoi_target target;
+    memo_event events[MEMOI_TARGET_N_EVENTS];
+    memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
+};
 
 /* --- what all ranks must agree on ---
  *
@@ -8186,7 +8213,7 @@ enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
 typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
-/* Of the shape and its shardings. */
+/* Adds the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
@@ -8211,7 +8238,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     }
 }
 
-/* Of the rest of an exchange: the masks, complete with the documents of shardings. */
+/* Adds the rest of an exchange: the masks, complete with the documents of shardings. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
@@ -8250,7 +8277,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
-    memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
+    memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
@@ -8279,11 +8306,11 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     }
 
     /* Scratch memory. */
-    n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
+    n_bytes = memoi_buffers_carve_all(&a->shape, NULL, a->buffers);
     if (!status && !desc->device_memory && n_bytes)
         status = memo_device_alloc(device, n_bytes, &a->target.memory, error);
     if (n_bytes)
-        memoi_hybrid_carve_all(
+        memoi_buffers_carve_all(
             &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->target.memory),
             a->buffers);
     return status;
@@ -8400,7 +8427,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
-    if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
+    if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
             error,
             "memo_exchange_desc.sharding: does not match the attention's, which is "
@@ -8472,7 +8499,7 @@ typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
     memoi_shape groups[2]; /* of heads: even and odd ones */
     memoi_target target;
-    memoi_hybrid_buffers buffers;
+    memoi_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
@@ -8514,15 +8541,15 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    memoi_hybrid_carver saved = {(char*)t->saved, 0};
+    memoi_buffers_carver saved = {(char*)t->saved, 0};
     int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
     for (int32_t earlier = 0; earlier <= g; earlier++) {
-        memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        memoi_hybrid_carve_heads(&part, &saved, q, kv);
+        memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
+        memoi_buffers_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;
@@ -8538,7 +8565,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
 MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
-    const memoi_hybrid_buffers* b = &walk->buffers;
+    const memoi_buffers* b = &walk->buffers;
     const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
     const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
     const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
@@ -8546,7 +8573,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
                                    shape->type};
     const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
-    walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
+    walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
 
     walk->ulysses.shape = &walk->groups[g % 2];
@@ -8577,7 +8604,7 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
      * there are two. */
     for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
     ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 }
 
@@ -8585,9 +8612,9 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const memoi_hybrid_buffers* b = &walk->buffers;
+    const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
@@ -9025,7 +9052,6 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    MEMO_ASSERT(s->exchange);
     memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
 }
 
@@ -9074,7 +9100,9 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
 
 /* ---- >>block orders -----------------------------------------------------------------------------
  * Knows: blocks, parts, two streams, a target, and the trainer's functions.  Knows nothing of
- * attention or of how a pass is called. */
+ * attention or of how a pass is called.
+ *
+ * 1. Operations are of blocks and parts that the schedule has. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
@@ -9221,6 +9249,7 @@ MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t b
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int is_again = kind == MEMOI_BLOCKS_RECOMPUTE;
     memo_block_call call;
+    MEMO_ASSERT(block >= 0 && block < desc->n_blocks && part >= 0 && part < desc->n_parts); /* 1 */
     call.block = block;
     call.part = part;
     call.stream = b->desc.compute_stream;
@@ -9284,7 +9313,7 @@ MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
     for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
-/* Of a block, part by part; a part is recomputed just before, if recomputes. */
+/* Runs a block's backward, part by part; recomputes: each part is recomputed just before. */
 MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the
@@ -9450,7 +9479,9 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
 }
 
 /* ---- >>loss -------------------------------------------------------------------------------------
- * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
+ * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products.
+ *
+ * 1. A tile has rows, and its buffers hold them. */
 
 #define MEMOI_LOSS_TILE_BYTES ((int64_t)64 << 20)
 
@@ -9601,6 +9632,7 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
          tile.first_row += tile.n_rows) {
         tile.n_rows = memob_min(tensors->n_rows - tile.first_row, loss->sizes.tile_rows);
+        MEMO_ASSERT(tile.n_rows > 0 && tile.n_rows <= loss->sizes.tile_rows); /* 1 */
         status = memoi_loss_tile_run(loss, tensors, &tile, &agreed, error);
     }
     return status;
@@ -9629,7 +9661,10 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
  * Places: the ranks that have rows, in the order of the scan: ascending in forward, descending in
  * backward.  The state before the rows of a place depends on rows of earlier places; the reach of a
  * place is the number of these.  All ranks know all reaches, so each rank knows what its peers send
- * and need. */
+ * and need.
+ *
+ * 1. A place reaches back to earlier places at most.
+ * 2. Gradients of halo rows that arrive fit their buffer. */
 
 typedef struct memoi_scan_summary {
     float *m, *b;
@@ -9644,7 +9679,7 @@ struct memo_scan {
     int32_t n_ranks, rank;
     memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
-    /* Of a batch. */
+    /* The rows of a batch. */
     int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
     int32_t* reach[2];             /* (n_places), of forward and backward */
     int32_t* has_border;           /* (n_ranks): after the first row */
@@ -9743,6 +9778,7 @@ MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
         if (!n) scan->is_joined[is_backward] = is_joined;
         if (r == scan->rank && !is_backward) scan->place = n;
         reach[n] = n && is_joined ? before + 1 : 0;
+        MEMO_ASSERT(reach[n] <= n); /* 1 */
         before = scan->has_border[r] ? 0 : reach[n];
         n++;
     }
@@ -10008,6 +10044,7 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
                                          : rows + (begin - first) * row_bytes,
                              (end - begin) * columns, desc->halo_type, r);
         received += (end - begin) * row_bytes;
+        MEMO_ASSERT(received <= memoi_scan_halo_bytes(desc)); /* 2 */
     }
     memoi_target_group_end(target, stream, desc->comm);
 
@@ -10032,7 +10069,9 @@ memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d
 
 /* ---- >>experts ----------------------------------------------------------------------------------
  * Knows: who has which experts, and how many rows each rank sends to each.  Knows nothing of what
- * the rows are. */
+ * the rows are.
+ *
+ * 1. A pass moves each row that this rank sends, and each that it receives, once. */
 
 struct memo_experts {
     memo_experts_desc desc;
@@ -10170,7 +10209,7 @@ typedef struct memoi_experts_move {
 
 /* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
  * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
-MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* routing, int own) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
     char *sorted_at = move->sorted, *placed_at = move->placed;
@@ -10181,7 +10220,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
         const int32_t end = is_owner ? x->n_ranks : x->rank + 1;
         for (int64_t e = share.begin; e < share.begin + share.count; e++)
             for (int32_t sender = is_owner ? 0 : x->rank; sender < end; sender++) {
-                const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
+                const int64_t n_rows = routing->counts[sender * n + e];
+                const int64_t n_bytes = n_rows * move->row_bytes;
                 const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
                 char *sorted = sorted_at, *placed = placed_at;
                 if (is_sender) sorted_at += n_bytes;
@@ -10200,6 +10240,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
                                          move->type, is_sender ? owner : sender);
             }
     }
+    MEMO_ASSERT(sorted_at == move->sorted + routing->n_sent * move->row_bytes);     /* 1 */
+    MEMO_ASSERT(placed_at == move->placed + routing->n_received * move->row_bytes); /* 1 */
     return n_left;
 }
 
@@ -10230,13 +10272,13 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     memoi_label_add_number(&agreed, 1, type);
     move.target.agreed = &agreed;
     move.target.error = error;
-    n_left = memoi_experts_run(&move, routing->counts, 1);
+    n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
     memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
                           is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
                           1, n_left);
     memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
-    memoi_experts_run(&move, routing->counts, 0);
+    memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;
 }

@@ -84,7 +84,7 @@ compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
 programs_cudnn() {
     echo "bench/cuda_chain.cu cuda_chain_cudnn -DMEMO_STATIC -DCHAIN_CUDNN $cublas_lt"
     echo "examples/13_cudnn_attention.cu 13_cudnn_attention -DMEMO_STATIC"
-    echo "tests/cuda/test_gpt.cu test_gpt_cudnn -DMEMO_STATIC -DTEST_CUDNN -Iexamples $cublas_lt"
+    echo "tests/cuda/test_gpt.cu test_gpt_cudnn -DMEMO_STATIC -DTEST_CUDNN -Iexamples -Itests/support $cublas_lt"
 }
 
 start_cudnn() {
@@ -192,8 +192,8 @@ programs_a() {
     cat <<END
 tests/cuda/test_device.cu test_device -DLINKED
 tests/cuda/test_kernels.cu test_kernels -DLINKED
-tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda_wraps.sh)
-tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples $cublas_lt
+tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda/cuda_wraps.sh)
+tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples -Itests/support $cublas_lt
 bench/cuda_memory.cu cuda_memory -DLINKED
 bench/cuda_kernels.cu cuda_kernels -DLINKED
 bench/cuda_chain.cu cuda_chain -DLINKED $cublas_lt
@@ -232,7 +232,7 @@ END
     bench spill 60 "$folder/spill" "${SPILL:-/tmp}" 256 25
     # The output must match the head.
     cat >"$folder/examples.sh" <<'END'
-. tests/heads.sh
+. tests/support/heads.sh
 bad=0
 "$1/05_three_edits" || bad=1 # its plan depends on the machine; it compares the gradients itself
 for source in examples/0[678]_cuda_*.cu; do
@@ -306,12 +306,12 @@ END
 
 programs_b() {
     echo "tests/cuda/test_kernels.cu test_kernels -DLINKED"
-    echo "tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda_wraps.sh)"
-    echo "tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples $cublas_lt"
+    echo "tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda/cuda_wraps.sh)"
+    echo "tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples -Itests/support $cublas_lt"
     if [ $has_nccl = yes ]; then
-        echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
-        echo "tests/cuda/nccl_attention.cu nccl_attention -DMEMO_STATIC -Itests $nccl"
-        echo "tests/cuda/nccl_blocks.cu nccl_blocks -DMEMO_STATIC -Itests -Iexamples $nccl"
+        echo "tests/sp/test_comm_nccl.c test_comm_nccl -x cu -Itests/support -DMEMO_SP_NCCL $nccl"
+        echo "tests/cuda/nccl_attention.cu nccl_attention -DMEMO_STATIC -Itests/support $nccl"
+        echo "tests/cuda/nccl_blocks.cu nccl_blocks -DMEMO_STATIC -Itests/support -Iexamples $nccl"
         echo "examples/12_ring_nccl.cu 12_ring_nccl -DMEMO_STATIC $nccl"
     fi
 }

@@ -227,7 +227,7 @@ sources_of() { # SOURCE FLAGS...: the files that it includes, without those of l
         case $flag in -DLINKED) sources_first="$sources_first examples/gpt/memo.c" ;; esac
         case $flag in -D*) sources_flags="$sources_flags $flag" ;; esac
     done
-    ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests -Itests/cuda $sources_flags $sources_first |
+    ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests/support -Itests/cuda $sources_flags $sources_first |
         tr ' ' '\n' | sed 's,^\./,,' | grep '\.' | sort -u | while read -r path; do [ ! -f "$path" ] || echo "$path"; done
 }
 trainer_files() { ls Makefile ./*.h ./*.cuh extras/*.h examples/*.h examples/tools/*.h examples/gpt/*.c examples/gpt/*/*.[ch] examples/gpt/*/*.cu; }

@@ -18,7 +18,7 @@
 struct memo_device;
 static struct memo_device* bits_around(struct memo_device* device);
 #define TRAIN_DEVICE_AROUND(device) bits_around(device)
-#include "tests/gpt_trainer_unit.h"
+#include "tests/trainer/gpt_trainer_unit.h"
 
 /* ---- the code ---- */
 

@@ -42,7 +42,7 @@ static double now_s(void) { return is_cpu ? cpu_s() : memob_now_s(); }
 #include "median.h"
 #include "tools/caching_model.h"
 #include "tools/trace_layers.h"
-#include "../tests/stream_patterns.h"
+#include "../tests/plan/stream_patterns.h"
 
 #include <glob.h>
 #include <time.h>

@@ -27,7 +27,7 @@ static int bench_clock(clockid_t id, struct timespec* time) {
 #include "memo_plan.h"
 #include "check.h"
 #include "median.h"
-#include "../tests/session_times.h"
+#include "../tests/support/session_times.h"
 
 enum { N_LAYERS = 4, C = 16, REPETITIONS_MAX = 31 };
 enum { HANDED, INPUT, K, V, Q, ATTENTION, MLP, N_TENSORS };

@@ -15,7 +15,7 @@
 #include "memo_plan.h"
 #include "check.h"
 #include "median.h"
-#include "../tests/session_times.h"
+#include "../tests/support/session_times.h"
 
 #include <time.h>
 

@@ -26,7 +26,7 @@
 #include "extras/memo_look.h"
 #include "check.h"
 #include "median.h"
-#include "tests/gpt_layers.h"
+#include "tests/plan/gpt_layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -235,44 +235,43 @@ static comm_mpi_label comm_mpi_label_of(const memo_comm* comm) {
     return label;
 }
 
-/* The first field on which two labels disagree; -1: none. */
-static int comm_mpi_label_field(const comm_mpi_label* a, const comm_mpi_label* b) {
-    int k;
-    for (k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
-        if (a->digests[k] != b->digests[k]) return k;
-    return -1;
+/* A rank's call, to compare; the names of fields are this rank's. */
+static memo_comm_op comm_mpi_op(const comm_mpi_label* label, const char* const* fields) {
+    memo_comm_op op;
+    memset(&op, 0, sizeof op);
+    op.label.text = label->text[0] ? label->text : NULL;
+    op.label.number = label->number;
+    op.label.fields = label->fields ? fields : NULL;
+    memcpy(op.label.digests, label->digests, sizeof op.label.digests);
+    return op;
 }
 
-static int comm_mpi_labels_match(const comm_mpi_label* a, const comm_mpi_label* b) {
-    return !a->text[0] || !b->text[0] ||
-           (a->number == b->number && !strcmp(a->text, b->text) && comm_mpi_label_field(a, b) < 0);
+/* Returns 1 and writes text if two ranks call different things.  Names of ranks take long, so they
+ * are found only then. */
+static int comm_mpi_mismatch(const comm_mpi* me, char text[MEMO_MISMATCH_TEXT], int64_t number,
+                             int is_message, memo_comm_op* a, int32_t a_rank, memo_comm_op* b,
+                             int32_t b_rank) {
+    char a_text[MEMO_RANK_TEXT], b_text[MEMO_RANK_TEXT];
+    a->rank = b->rank = "";
+    if (!memo_comm_mismatch(text, me->name, number, is_message, a, b)) return 0;
+    a->rank = comm_mpi_rank_text(a_text, me, a_rank);
+    b->rank = comm_mpi_rank_text(b_text, me, b_rank);
+    memo_comm_mismatch(text, me->name, number, is_message, a, b);
+    return 1;
 }
 
 /* What two ranks call for the same message, but for the peers. */
 static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
-                            const comm_mpi_message* theirs, char* text, size_t text_bytes) {
+                            const comm_mpi_message* theirs, char text[MEMO_MISMATCH_TEXT]) {
     const comm_mpi_message* sent = own->is_send ? own : theirs;
     const comm_mpi_message* received = own->is_send ? theirs : own;
-    if (sent->n_bytes == received->n_bytes && sent->type == received->type &&
-        comm_mpi_labels_match(&sent->label, &received->label))
-        return 0;
-    if (comm_mpi_label_field(&own->label, &theirs->label) >= 0) {
-        snprintf(text, text_bytes, "%s: rank %d and rank %d of '%s' disagree",
-                 own->label.fields[comm_mpi_label_field(&own->label, &theirs->label)],
-                 (int)received->peer, (int)sent->peer, me->name);
-        return 1;
-    }
-    snprintf(
-        text, text_bytes,
-        "on '%s' rank %d sends %lld %s to rank %d, which receives %lld %s (message %lld of the "
-        "one, for '%s' %lld, %lld of the other, for '%s' %lld)",
-        me->name, (int)received->peer, (long long)(sent->n_bytes / memo_type_bytes(sent->type)),
-        memo_type_name(sent->type), (int)sent->peer,
-        (long long)(received->n_bytes / memo_type_bytes(received->type)),
-        memo_type_name(received->type), (long long)sent->number, sent->label.text,
-        (long long)sent->label.number, (long long)received->number, received->label.text,
-        (long long)received->label.number);
-    return 1;
+    memo_comm_op from = comm_mpi_op(&sent->label, own->label.fields);
+    memo_comm_op to = comm_mpi_op(&received->label, own->label.fields);
+    from.call.type = sent->type;
+    from.call.count = sent->n_bytes / memo_type_bytes(sent->type);
+    to.call.type = received->type;
+    to.call.count = received->n_bytes / memo_type_bytes(received->type);
+    return comm_mpi_mismatch(me, text, sent->number, 1, &from, received->peer, &to, sent->peer);
 }
 
 /* Sends and receives all messages at once, and polls until they are done.  If `theirs` is given,
@@ -320,8 +319,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         for (i = 0; theirs && (code || is_done || is_late) && i < n / 3 && !is_wrong; i++) {
             int has_come = 0;
             MPI_Request_get_status(requests[2 * i + 1], &has_come, MPI_STATUS_IGNORE);
-            is_wrong = has_come && comm_mpi_differs(me, &messages[n / 3 * 2 + i], &theirs[i],
-                                                    message, sizeof message);
+            is_wrong =
+                has_come && comm_mpi_differs(me, &messages[n / 3 * 2 + i], &theirs[i], message);
         }
 
         if (!is_wrong && (code == MPI_ERR_IN_STATUS || is_done))
@@ -417,16 +416,10 @@ static memo_status comm_mpi_reduce(comm_mpi* me, const memo_collective_call* cal
     return status;
 }
 
-static int comm_mpi_agree(const comm_mpi_run* a, const comm_mpi_run* b) {
-    return a->number == b->number && a->call.kind == b->call.kind && a->call.type == b->call.type &&
-           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
-           a->call.root == b->call.root && comm_mpi_labels_match(&a->label, &b->label);
-}
-
 static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
     comm_mpi* me = run->comm;
     comm_mpi_run* all = (comm_mpi_run*)calloc((size_t)me->table.size, sizeof *all);
-    char message[300];
+    char message[MEMO_MISMATCH_TEXT];
     memo_status status;
     int32_t r;
     if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
@@ -436,20 +429,11 @@ static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
     status = comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, (char*)all,
                             me->table.size * (int64_t)sizeof *all, 1, error);
     for (r = 1; r < me->table.size && !status; r++) {
-        const comm_mpi_run *a = &all[0], *b = &all[r];
-        if (comm_mpi_agree(a, b)) continue;
-        snprintf(message, sizeof message,
-                 "as collective %lld of '%s' rank 0 calls kind %d of %lld %s, rank %d kind %d of "
-                 "%lld %s (reductions %d, %d; roots %d, %d; for '%s' %lld, '%s' %lld)",
-                 (long long)a->number, me->name, (int)a->call.kind, (long long)a->call.count,
-                 memo_type_name(a->call.type), (int)r, (int)b->call.kind, (long long)b->call.count,
-                 memo_type_name(b->call.type), (int)a->call.reduction, (int)b->call.reduction,
-                 (int)a->call.root, (int)b->call.root, a->label.text, (long long)a->label.number,
-                 b->label.text, (long long)b->label.number);
-        if (comm_mpi_label_field(&a->label, &b->label) >= 0)
-            snprintf(message, sizeof message, "%s: rank 0 and rank %d of '%s' disagree",
-                     run->label.fields[comm_mpi_label_field(&a->label, &b->label)], (int)r,
-                     me->name);
+        memo_comm_op first = comm_mpi_op(&all[0].label, run->label.fields);
+        memo_comm_op op = comm_mpi_op(&all[r].label, run->label.fields);
+        first.call = all[0].call;
+        op.call = all[r].call;
+        if (!comm_mpi_mismatch(me, message, run->number, 0, &first, 0, &op, r)) continue;
         status = comm_mpi_fail(me->world, 1, message, error);
     }
 

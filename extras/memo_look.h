@@ -3744,6 +3744,7 @@ typedef struct memoi_swap_generator {
     memo_error* error;
     memo_range* ranges; /* 2 n_tensors, and the states of open layers */
     int64_t n_ranges;
+    int32_t open[3], n_open; /* layers of states, in the order of their begins */
     const memo_schedule* schedule;
     int64_t n_seen; /* operations, when a step computed last */
 } memoi_swap_generator;
@@ -3787,8 +3788,8 @@ MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, ui
 MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, int writes) {
     const uint32_t reads =
         is_backward ? MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT : (uint32_t)MEMO_STATE_FORWARD;
-    for (int32_t i = g->states ? g->states->n_ended : 0; g->states && i < g->states->n_begun; i++)
-        memoi_swap_generate_states(g, memob_states_layer_of(g->states, g->states->phase, i),
+    for (int32_t i = 0; g->states && i < g->n_open; i++)
+        memoi_swap_generate_states(g, g->open[i],
                                    !writes       ? reads
                                    : is_backward ? (uint32_t)MEMO_STATE_GRADIENT
                                                  : 0);
@@ -3891,11 +3892,11 @@ MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
 }
 
 /* An update comes before the end of its layer's visit; a deferred one behind the begin. */
-MEMOI void memoi_swap_generate_turn(void* generator, memob_states_pass pass, int32_t layer,
-                                    int is_end) {
+MEMOI void memoi_swap_generate_turn(void* generator, int32_t pass, int32_t layer, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const int updates = !g->states->updates && memob_states_updates_now(g->states, is_end);
-    if (!is_end && !g->status) g->status = memob_states_begin(g->states, pass, layer, g->error);
+    if (updates && pass != MEMOB_UPDATE && !g->status)
+        g->status = memob_states_begin(g->states, MEMOB_UPDATE, layer, g->error);
     if (updates) {
         int64_t n_reads;
         memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
@@ -3906,8 +3907,15 @@ MEMOI void memoi_swap_generate_turn(void* generator, memob_states_pass pass, int
             n_reads);
     }
     if (updates && !is_end && !g->status)
-        g->status = memob_states_updated(g->states, layer, g->error);
-    if (is_end && !g->status) g->status = memob_states_end(g->states, pass, layer, g->error);
+        g->status = memob_states_end(g->states, MEMOB_UPDATE, layer, g->error);
+    if (!g->status)
+        g->status =
+            (is_end ? memob_states_end : memob_states_begin)(g->states, pass, layer, g->error);
+
+    /* The layers that are open: each ends before those that began later. */
+    if (!is_end) g->open[g->n_open++] = layer;
+    for (int32_t i = 1; i < g->n_open && is_end; i++) g->open[i - 1] = g->open[i];
+    g->n_open -= is_end;
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
@@ -3952,7 +3960,7 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
         status = memob_states_create(&desc, 1, &g->states, g->error);
     }
     if (!status)
-        memcpy(g->desc.copy_streams, g->states->engine.streams + MEMOB_SWAP_TO_HOST,
+        memcpy(g->desc.copy_streams, g->states->sink.engine.streams + MEMOB_SWAP_TO_HOST,
                sizeof g->desc.copy_streams);
     return status;
 }

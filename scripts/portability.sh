@@ -38,7 +38,7 @@ run_tests() { # PART COMPILER COMMAND TEST...
     rm -rf "$folder"
     mkdir -p "$folder/lib" || exit 1
     echo "$part: building $*"
-    flags="-std=c99 -g1 -O1 -pthread -static -I. -Iexamples -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+    flags="-std=c99 -g1 -O1 -pthread -static -I. -Iexamples -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 
     # The asserts of the headers count, and what a test does not define comes from the archive, as in the Makefile.
     {
@@ -48,7 +48,7 @@ run_tests() { # PART COMPILER COMMAND TEST...
     } | tr '\n' '\0' | xargs -0 -n 1 -P "$jobs" sh -c
     ar rcs "$folder/lib.a" "$folder"/lib/*.o
     for name; do
-        echo "$compiler $flags '-DMEMO_ASSERT(condition)=assert(condition)' tests/$name.c $folder/lib.a -lm -o $folder/$name"
+        echo "$compiler $flags '-DMEMO_ASSERT(condition)=assert(condition)' tests/*/$name.c $folder/lib.a -lm -o $folder/$name"
     done | tr '\n' '\0' | xargs -0 -n 1 -P "$jobs" sh -c
 
     # A program that is missing counts as a failure.

@@ -244,11 +244,14 @@ extern "C" {
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
  *     >>clock                seconds of a step
+ *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
- *     >>states               states that travel between host and device */
+ *     >>states places        which states lie where,
+ *     >>states items         which visits use them,
+ *     >>states               and what lies on the device in a step */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -342,9 +345,12 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/waits.h"
 #include "memo/law.h"
 #include "memo/clock.h"
+#include "memo/sink.h"
 #include "memo/swap_rows.h"
 #include "memo/swap_places.h"
 #include "memo/swap_items.h"
 #include "memo/swap_engine.h"
+#include "memo/states_places.h"
+#include "memo/states_items.h"
 #include "memo/states.h"
 #endif /* MEMO_IMPLEMENTATION */

@@ -200,6 +200,7 @@ extern "C" {
 #include "plan/session/file.h"
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
+#include "plan/session/advice.h"
 #include "plan/session/times.h"
 #include "plan/session/timing.h"
 #include "plan/session/life.h"

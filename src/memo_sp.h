@@ -134,7 +134,9 @@ extern "C" {
  *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
- *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>attention desc      checks of a desc, and the shape that follows
+ *     >>attention buffers   what a pass keeps in scratch memory
+ *     >>hybrid attention    exchanges and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
@@ -156,6 +158,8 @@ extern "C" {
 #include "sp/attention/exchange.h"
 #include "sp/attention/ring.h"
 #include "sp/attention/nodes.h"
+#include "sp/attention/desc.h"
+#include "sp/attention/buffers.h"
 #include "sp/attention/hybrid.h"
 #include "sp/attention/sequence.h"
 #include "sp/block_orders.h"

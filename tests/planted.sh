@@ -71,7 +71,7 @@ LC_ALL=C awk -v folder="$folder" '
 # The tests, with the changed headers in front of the others.
 lp=$(sed -n 's/^LP_SOLVE_CFLAGS *:= *//p' build/config.mk) libraries=$(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk)
 compile() { # ARGUMENTS of the compiler
-    ${CC:-cc} -std=c99 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
+    ${CC:-cc} -std=c99 -O0 -w -include "$folder/planted.h" -I"$folder" -I"$folder/tests/support" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
         -D_DEFAULT_SOURCE $lp "$@"
 }
 tab=$(printf '\t')
@@ -83,7 +83,7 @@ compile -c "$folder/tests/lib/memo.c" -o "$folder/memo.o" && compile -c "$folder
 compile -c "$folder/planted.c" -o "$folder/planted.o" && ar rcs "$folder/lib.a" "$folder/memo.o" "$folder/scarce.o" || exit 1
 for test in $(echo "$chosen" | cut -f 3 | sort -u); do
     case $test in
-    *.cu) # on the runtime of tests/test_cuda.sh
+    *.cu) # on the runtime of tests/cuda/test_cuda.sh
         for source in "fake_cuda.cpp -x c++ -c -o $folder/fake_cuda.o" "$test $folder/fake_cuda.o $folder/planted.o -o $folder/bin/$test"; do
             nvcc -arch=sm_90 -std=c++17 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -DFAKE_CUDA -DLINKED -cudart none \
                 -Xlinker --wrap=madvise "$folder/tests/cuda/"$source -Xlinker "$folder/lib.a" $libraries -lpthread -lm || exit 1
@@ -91,7 +91,7 @@ for test in $(echo "$chosen" | cut -f 3 | sort -u); do
         continue
         ;;
     esac
-    compile "$folder/tests/$test.c" "$folder/planted.o" -o "$folder/bin/$test" "$folder/lib.a" $libraries -lm || exit 1
+    compile "$folder"/tests/*/"$test.c" "$folder/planted.o" -o "$folder/bin/$test" "$folder/lib.a" $libraries -lm || exit 1
 done
 
 echo "$chosen" >"$folder/chosen"

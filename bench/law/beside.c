@@ -1,7 +1,7 @@
 /* bench/law/beside.c - compares the engine of rows with that of another commit: the same random
- * descriptions, drawn as tests/test_swap.c of each commit draws them.
+ * descriptions, drawn as tests/memo/test_swap.c of each commit draws them.
  *
- *   cc -w -pthread -I. -Itests '-DMEMO_ASSERT(c)=((void)0)' bench/law/beside.c -o beside -lm -ldl
+ *   cc -w -pthread -I. -Itests/memo -Itests/support '-DMEMO_ASSERT(c)=((void)0)' bench/law/beside.c -o beside -lm -ldl
  *   ./beside SEED COUNT 1 > new.txt         rows, slices and a file; 2: with routed rows; 3: orders
  *   python3 bench/law/compare.py old.txt new.txt
  *

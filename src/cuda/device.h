@@ -297,7 +297,7 @@ MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo
 
 /* --- copies --- */
 
-/* Of each memo_copy_kind. */
+/* By memo_copy_kind. */
 static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
 

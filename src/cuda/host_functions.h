@@ -21,7 +21,7 @@
 
 enum { MEMOI_CUDA_WORDS = 1024 }; /* allocated at once */
 
-/* Of one memo_host_call, whose `device` it becomes. */
+/* The context of one memo_host_call, whose `device` it becomes. */
 struct memoi_cuda_lane {
     memoi_cuda_lane* next;     /* in the queue */
     memoi_cuda_lane* next_all; /* of the device */

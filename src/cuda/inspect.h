@@ -30,7 +30,7 @@ static __device__ memo_row_content memoi_cuda_row_content(const unsigned char* r
         for (int i = 0; i < 8 && at + i < n && found.n_poisoned == n; i++)
             if ((word >> 8 * i & 255) != (poison >> 8 * i & 255)) found.n_poisoned = at + i;
 
-        /* Of two numbers of 32 bits, without their signs. */
+        /* Two numbers of 32 bits, without their signs. */
         for (int half = 0; half < 2 && at + 4 * half + 4 <= n; half++) {
             const unsigned number = (unsigned)(word >> 32 * half) & 0x7fffffff;
             n_of_poison += number == 0x7fe07da0 || number == 0x7ff97da0 ||

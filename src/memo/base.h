@@ -425,8 +425,8 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 }
 #endif
 
-/* Where a thread may lose its turn.  A test defines the macro and runs one thread at a time, in an
- * order drawn from a seed (tests/turns.h); MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
+/* Where a thread may lose its turn.  A test defines the macro (turns.h) and runs one thread at a
+ * time, in an order drawn from a seed; MEMOB_TURN(waits()) is then 1, and nobody sleeps. */
 #ifndef MEMOB_TURN
 #define MEMOB_TURN(event) 0
 #endif

@@ -25,6 +25,12 @@
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
+ * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
+ *    the list before and the list behind alone, and all its items live on.  A stay that goes on
+ *    into the next list is not loaded again there; it is stored in each list that changes it,
+ *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
+ *    comes at the earliest with the list before that of its first use.
+ *
  * Parcels.  Items without a host address of their own lie in a parcel; a parcel takes a place on
  * the host when its first item is stored, and frees the place with its last load.  If no place is
  * free, the parcel with the farthest next load goes to the file, right behind its last store; it
@@ -35,8 +41,9 @@ typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
     MEMOB_USE_CHANGE, /* reads and changes */
     MEMOB_USE_WRITE,  /* writes all bytes, reads none */
-    MEMOB_USE_MAKE    /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
+    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; in_lists */
 } memob_use_how;
 
 #define MEMOB_HOST_DEFAULT (-1)
@@ -52,7 +59,8 @@ typedef struct memob_use {
 
 typedef struct memob_item {
     int64_t n_bytes;
-    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file */
+    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
+                         other item uses its bytes on the device, so it stays there; in_lists */
     int32_t is_kept;  /* never leaves the device, shares its bytes with no other item */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
     int32_t parcel;   /* -1: host is an offset of its own; otherwise an offset in the parcel */
@@ -93,7 +101,10 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    const int32_t* lists;        /* (n_lists): memob_list_kind; NULL: EVERY */
+    const int32_t* lists; /* (n_lists): memob_list_kind; NULL: EVERY */
+    /* NULL, or (n_visits): the lists with the visit, bit k for number k in `lists`; see 8.  Visit 0
+     * is in none. */
+    const uint32_t* in_lists;
     int32_t n_lists;             /* 0: 1; the last ones may only say what comes, see n_tables */
     int32_t n_tables;            /* 0: n_lists; operations are made of so many lists */
     int32_t has_no_events;       /* 1: all operations are marked as awaited: quicker, for clocks */
@@ -148,6 +159,7 @@ typedef struct memoi_stay {
     int32_t value;          /* the latest change of the item before */
     int32_t copied;         /* copy_of: the other item's stay then */
     int32_t is_on_host, is_loaded, is_stored;
+    int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
 } memoi_stay;
 
@@ -201,8 +213,9 @@ typedef struct memoi_maker {
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
-    int32_t* loads;  /* of each parcel: indices of due */
+        *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
+    int32_t* blocks_due; /* the most of each block of places */
+    int32_t* loads;      /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -285,12 +298,19 @@ MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 &&
 
 /* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
-    return memoi_list_has(&desc->visits[visit], desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY);
+    const int32_t kind = desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY;
+    if (desc->in_lists) return (int)(desc->in_lists[visit] >> kind & 1);
+    return memoi_list_has(&desc->visits[visit], kind);
 }
 
 /* Where a use finds its bytes. */
 MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
+}
+
+MEMOI int memoi_use_changes(const memob_use* use) {
+    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
+           use->how == MEMOB_USE_SPEND;
 }
 
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
@@ -303,23 +323,25 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t end =
         m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
     int32_t k = m->latest[use->item], before = -1;
-    int goes_on;
+    int goes_on, is_of_list;
 
     /* What does not live on ends with its list. */
     if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
+    is_of_list = !m->desc->in_lists || k < 0 || m->stays[k].first >= list_time;
     goes_on = k >= 0 && m->stays[k].at == at;
+    if (!is_of_list) goes_on &= m->stays[k].first >= list_time - m->desc->n_visits;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
         before = (int32_t)memob_max(before, m->used[c]);
     }
-    if (!goes_on) {
+    if (!goes_on || !is_of_list) {
         const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
         const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
         const int32_t value = !s ? -1 : s->changed >= 0 ? s->changed : s->value;
-        const memoi_stay fresh = {
-            use->item, use->how,        time, time, -1, before,          -1, k, -1, value,
-            copied,    use->is_on_host, 0,    0,    at, s ? s->host : -1};
+        const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
+                                  -1,        k,        -1,      value, copied, use->is_on_host,
+                                  0,         0,        goes_on, 0,     at,     s ? s->host : -1};
         if (k >= 0) m->stays[k].next = m->n_stays;
         k = m->n_stays++;
         m->stays[k] = fresh;
@@ -334,9 +356,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         m->used[c] = time;
     }
     m->stays[k].last = time;
-    if (use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE) m->stays[k].host = use->host;
-    if (use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-        (use->how == MEMOB_USE_MAKE && !goes_on))
+    m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
+    if (memoi_use_changes(use)) m->stays[k].host = use->host;
+    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
         m->stays[k].changed = time;
 }
 
@@ -442,34 +464,52 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* 8: is what the stay changes stored in its list? */
+MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
+    const int32_t n = m->desc->n_visits;
+    const memoi_stay* next = stay->next < 0 ? NULL : &m->stays[stay->next];
+    if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
+    if (m->desc->items[stay->item].lives_on == 2) return 0;
+    if (!next || next->first / n > stay->first / n + 1) return 1;
+    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+}
+
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     m->due = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_due, 2 * (int64_t)m->n_stays);
     if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
-        const int reads = s->how == MEMOB_USE_READ || s->how == MEMOB_USE_CHANGE;
+        const int reads =
+            s->how == MEMOB_USE_READ || s->how == MEMOB_USE_CHANGE || s->how == MEMOB_USE_SPEND;
         if (reads && s->previous < 0 && !m->desc->items[s->item].lives_on)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memob_law_desc.uses: visit %d reads item %d, which no visit has "
                                   "written; let its first use be WRITE",
                                   (int)(s->first % m->desc->n_visits), (int)s->item);
-        s->is_loaded = reads && !s->is_on_host;
-        if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
+        s->is_loaded = reads && !s->is_on_host && !s->is_there;
+        if (m->desc->in_lists)
+            s->is_stored = memoi_stay_leaves(m, s);
+        else if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
+        const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
+        int32_t before = s->before, value = s->value;
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
-            memoi_law_add_due(
-                m, 0, s, s->changed,
-                (int32_t)memob_min(m->stays[s->next].first, s->after < 0 ? INT32_MAX : s->after),
-                s->last, m->stays[s->next].first);
+            memoi_law_add_due(m, 0, s, s->changed,
+                              (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
+                              s->last, next);
+        if (s->is_loaded && m->desc->in_lists) { /* behind visit 0 of the list before */
+            const int32_t list = (int32_t)memob_max(s->first / m->desc->n_visits - 1, 0);
+            before = (int32_t)memob_max(before, list * m->desc->n_visits);
+            value = (int32_t)memob_max(value, list * m->desc->n_visits);
+        }
         if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
-                              s->value);
+            memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
     }
     return memoi_law_sort_dues(m, error);
 }
@@ -577,13 +617,36 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_bytes;
 }
 
-/* Notes when a place is worth giving away: with the next load of its parcel; never while the parcel
- * is not whole. */
+/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
+#define MEMOI_PLACES_OF_BLOCK 32
+MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
+    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
+    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
+    int32_t most = -1;
+    m->places_due[place] = due;
+    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
+    m->blocks_due[block] = most;
+}
+
+/* The first place that is worth most, if one may be given away; -1: none. */
+MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
+    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
+    int32_t best = 0, place;
+    for (int32_t k = 1; k < n_blocks; k++)
+        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
+    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
+    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
+        place++;
+    return place;
+}
+
+/* With the next load of its parcel; never while the parcel is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     if (p->place < 0) return;
-    m->places_due[p->place] = p->n_stores              ? -1
-                              : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
-                                                       : INT32_MAX - 1;
+    memoi_place_set(m, p->place,
+                    p->n_stores              ? -1
+                    : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
+                                             : INT32_MAX - 1);
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -605,12 +668,8 @@ MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
  * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
 MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
-    int32_t best = -1, farthest = -1, old;
-    for (int32_t k = 0; k < m->desc->n_places && farthest < INT32_MAX; k++)
-        if (m->places_due[k] > farthest) {
-            best = k;
-            farthest = m->places_due[k];
-        }
+    const int32_t best = memoi_place_farthest(m);
+    int32_t old;
     if (best < 0) return 0;
     old = m->places[best];
     if (old >= 0) {
@@ -634,7 +693,7 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
-    m->places_due[p->place] = INT32_MAX;
+    memoi_place_set(m, p->place, INT32_MAX);
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
@@ -793,10 +852,12 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
     m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
+    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
@@ -1016,6 +1077,7 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     law->n_lists = desc->n_tables ? desc->n_tables : maker.n_lists;
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0 && law->n_lists <= maker.n_lists);
+    MEMO_ASSERT(!desc->in_lists || !desc->in_lists[0]); /* 8 */
 
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);

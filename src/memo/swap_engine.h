@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/engine.h"
+#include "memo/sink.h"
 #include "memo/swap_items.h"
 /* ---- >>swap engine ------------------------------------------------------------------------------
  * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
@@ -10,17 +10,12 @@
  * shorter micro-batches and rows known late need no law of their own. */
 
 struct memo_swap {
-    memob_engine engine; /* events: those of each stream; spill_ops: see spill_of */
+    memob_sink sink; /* engine.spill_ops: see spill_of */
     memob_swap_items items;
-    memob_law law;
-    memob_waits waits;
-    memob_records records;
     int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
     int64_t* room_bytes; /* (n_layers): of each room in the file */
     int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
     int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
-    int32_t first_event[MEMOB_N_STREAMS];
-    int32_t has_failed; /* the last call */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -46,7 +41,7 @@ MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
-               ? swap->engine.device_memory + place->offset
+               ? swap->sink.engine.device_memory + place->offset
                : NULL;
 }
 
@@ -70,12 +65,9 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
-        if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
-    memob_engine_release(&swap->engine);
-    memob_arrays_free(&swap->engine.arrays);
+        if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
+    memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
-    memob_law_free(&swap->law);
-    memob_waits_free(&swap->waits);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
@@ -88,8 +80,8 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
 /* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
  * order of the rooms that the law gave them. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
-    memob_engine* e = &swap->engine;
-    const memob_law* law = &swap->law;
+    memob_engine* e = &swap->sink.engine;
+    const memob_law* law = &swap->sink.law;
     int32_t n[2] = {0, 0};
     for (int32_t k = 0; k < law->n_ops; k++)
         if (law->ops[k].kind == MEMOB_OP_WRITE) {
@@ -129,8 +121,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                              "layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memob_engine_check_launch(&swap->engine, memoi_swap_desc_name(desc), "the spill file",
-                                     error);
+    return memob_engine_check_launch(&swap->sink.engine, memoi_swap_desc_name(desc),
+                                     "the spill file", error);
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
@@ -139,18 +131,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
     const int has_marks = swap->is_timed && !desc->computes_on_host;
-    memob_engine* e = &swap->engine;
+    memob_engine* e = &swap->sink.engine;
     memo_status status;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && sizes->host_bytes; s++) {
-        swap->first_event[s] = e->n_events;
-        swap->records.n_events[s] = swap->law.n_events[s];
-        /* The engine's first two events are the compute stream's. */
-        if (s != MEMOB_STREAM_FILE || n_spilled)
-            e->n_events += (int32_t)memob_max(swap->law.n_events[s], s ? 1 : 2);
-    }
+    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->law.n_ops : 0);
-    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->law.n_ops);
+    e->spill_ops =
+        MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
+    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->sink.law.n_ops);
     swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
@@ -184,9 +171,9 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    memob_engine_begin(&swap->engine, &device, desc->compute_stream, desc->computes_on_host);
-    swap->engine.device_memory = (char*)desc->device_memory;
-    swap->engine.host_memory = (char*)desc->host_memory;
+    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host);
+    swap->sink.engine.device_memory = (char*)desc->device_memory;
+    swap->sink.engine.host_memory = (char*)desc->host_memory;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
@@ -197,9 +184,10 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     status = memob_swap_placement_make(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->law, error);
+        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
     if (!status)
-        status = memob_waits_make(&swap->waits, swap->law.n_cells, swap->law.n_kept, error);
+        status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
+                                  error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -270,7 +258,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
         if (n_moved <= 0) continue;
         *n_bytes += n_moved;
         if (!is_counted)
-            memob_engine_copy(&swap->engine, op->stream,
+            memob_engine_copy(&swap->sink.engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
                               host_begin + place->host_offset, n_moved);
     }
@@ -295,7 +283,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     }
     *n_bytes += memob_max(n_moved, 0);
     if (!is_counted)
-        memob_engine_copy(&swap->engine, op->stream,
+        memob_engine_copy(&swap->sink.engine, op->stream,
                           memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
                           host_begin, n_moved);
 }
@@ -304,7 +292,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
 MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
-        const memob_part* part = &swap->law.parts[op->first_part + k];
+        const memob_part* part = &swap->sink.law.parts[op->first_part + k];
         if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
             memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
         else
@@ -313,64 +301,20 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_co
     return n_bytes;
 }
 
-/* Returns the event of the stream; -1: none is recorded. */
-MEMOI int32_t memoi_swap_record(memo_swap* swap, int32_t stream, int64_t number) {
-    memob_engine* e = &swap->engine;
-    int32_t event;
-    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
-    if (e->status) return -1;
-    event = memoi_records_add(&swap->records, stream, number);
-    memob_engine_record(e, stream, swap->first_event[stream] + event);
-    return event;
-}
-
-/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
- * done. */
-MEMOI void memoi_swap_wait(memo_swap* swap, int32_t stream, const memob_numbers* wait) {
-    memob_engine* e = &swap->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int32_t event;
-        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
-        event = memoi_records_find(&swap->records, s, wait->of[s]);
-        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-            event = memoi_swap_record(swap, s, swap->waits.n[s]);
-        if (!e->status) memob_engine_wait(e, stream, swap->first_event[s] + event);
-    }
-}
-
-/* After a failed call, or for memo_swap_abandon: every stream waits for all that the others were
- * given, because waits that the law counts on may be missing. */
-MEMOI void memoi_swap_join(memo_swap* swap) {
-    memob_engine* e = &swap->engine;
-    int32_t events[MEMOB_N_STREAMS];
-    if (!swap->has_failed) return;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
-        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
-        events[s] = is_there ? memoi_swap_record(swap, s, swap->waits.n[s]) : -1;
-    }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
-        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
-            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memob_engine_wait(e, s, swap->first_event[other] + events[other]);
-    if (e->status) return;
-    memoi_waits_join(&swap->waits);
-    swap->has_failed = 0;
-}
-
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
-    const memob_op* op = &swap->law.ops[k];
+    const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     memob_numbers wait;
     int64_t number;
-    if (swap->engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
-    number = memob_law_add(&swap->law, &swap->waits, k, &wait);
-    memoi_swap_wait(swap, op->stream, &wait);
+    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
+    memoi_sink_wait(&swap->sink, op->stream, &wait);
     if (is_file)
-        memob_engine_use_file(&swap->engine, swap->spill_of[k]);
+        memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memoi_swap_record(swap, op->stream, number);
+    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -390,13 +334,13 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    return swap->law.visit_ops[(int64_t)table * swap->law.n_visits + visit];
+    return swap->sink.law.visit_ops[(int64_t)table * swap->sink.law.n_visits + visit];
 }
 
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
-    const memob_engine* e = &swap->engine;
+    const memob_engine* e = &swap->sink.engine;
     const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
@@ -405,12 +349,11 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
+    memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
         swap->numbers[swap->n_begun] = memob_law_add(
-            &swap->law, &swap->waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+            &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
 
@@ -418,11 +361,11 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memoi_swap_wait(swap, MEMOB_STREAM_COMPUTE, &wait);
+    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-    swap->has_failed = status != MEMO_STATUS_OK;
+    swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     return status;
 }
@@ -459,24 +402,24 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    const memob_law* law = &swap->law;
+    const memob_law* law = &swap->sink.law;
     const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     int32_t k;
     if (status) return status;
 
     /* The operations behind the visit. */
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
-    if (swap->engine.status) return swap->engine.status;
+    memoi_sink_call(&swap->sink, error);
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
-    if (swap->engine.n_events) {
+    if (swap->sink.engine.n_events) {
         if (law->ops[k].is_awaited)
-            (void)memoi_swap_record(swap, MEMOB_STREAM_COMPUTE, swap->numbers[swap->n_ended]);
+            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+                                    swap->numbers[swap->n_ended]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }
-    swap->has_failed = swap->engine.status != MEMO_STATUS_OK;
-    if (swap->engine.status) return swap->engine.status;
+    swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
@@ -490,17 +433,16 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    swap->has_failed = 1;
-    memob_engine_call(&swap->engine, error);
-    memoi_swap_join(swap);
-    if (swap->engine.status) return swap->engine.status;
+    swap->sink.has_failed = 1;
+    memoi_sink_call(&swap->sink, error);
+    if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
-    const memob_engine* e = &swap->engine;
+    const memob_engine* e = &swap->sink.engine;
     double stall_s[2];
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {

@@ -143,15 +143,15 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
-                                       int64_t n_tiles) {
+                                       int64_t n_tiles, char* all_lost) {
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
-    memset(order->lost, 0, (size_t)order->n_layers);
+    memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->step];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->is_backward) {
-            char* lost = &order->lost[visit->step];
+            char* lost = &all_lost[visit->step];
             if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
                 *lost |= MEMOI_SWAP_OVERWRITTEN;
             if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
@@ -194,110 +194,156 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     cut->host_bytes = memob_align_up(cut->moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
- * that all kinds have, as the planner does before it adds other tiles.  tiles: the tiles that each
- * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  all_s: time to recompute all rows of
- * each layer, in addition to call_s; NULL: no time.  order: the visits.  places: of t from layer 0
- * on, n_tensors apart; NULL: none. */
+/* Adds a step of a tensor in rounding buffers to its sum, or takes it away (sign -1).  lost: what
+ * becomes of the rows.  Returns the bytes that move. */
+MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
+                                 int lost, double recompute_s, int sign, memob_swap_sum* sum) {
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
+
+    /* What is recomputed; of packs memoi_swap_sum_packs decides. */
+    if (lost & MEMOI_SWAP_OVERWRITTEN && cut->swapped < memob_tensor_rows(desc, t))
+        *(is_packed ? &sum->packed_s : &sum->recompute_s) += sign * recompute_s;
+    if (!cut->swapped || !(lost & MEMOI_SWAP_RETURNS)) return 0;
+
+    /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
+    if (is_input) sum->input_bytes += sign * moved_bytes;
+    *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
+    *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
+    *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
+    return moved_bytes;
+}
+
+/* Where the rows of a step lie, before the step is added to its sum.  Offsets begin at the first
+ * border of the region. */
+MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t layer,
+                                const memoi_swap_cut* cut, int lost, memob_swap_sum* sum,
+                                memob_swap_place* place) {
+    const int is_odd = memoi_swap_is_odd(desc, layer);
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t n = memob_tensor_rows(desc, t);
+    if (lost & MEMOI_SWAP_OVERWRITTEN && !is_packed && cut->swapped < n)
+        memoi_swap_recompute(desc, layer, cut->swapped, place);
+    if (!cut->swapped) return;
+    place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
+                           : -cut->own_bytes;
+    if (!(lost & MEMOI_SWAP_RETURNS)) return;
+    if (desc->tensors[t].rule == MEMO_TENSOR_INPUT) sum->input_offset = sum->host_bytes;
+    place->moved_begin = is_odd ? n - cut->swapped : 0;
+    place->moved_end = place->moved_begin + cut->moved;
+    place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
+}
+
+/* Adds a step of a packed tensor to what its pack takes. */
+MEMOI void memoi_swap_pack_cut(const memoi_swap_cut* cut, int64_t all_bytes, memob_swap_sum* sum) {
+    sum->pack_bytes += all_bytes;
+    if (!cut->swapped) sum->free_bytes += all_bytes;
+    if (cut->swapped && cut->recomputed_bytes > sum->cut_bytes) {
+        sum->cut_bytes = cut->recomputed_bytes;
+        sum->cut_free_bytes = all_bytes - cut->own_bytes;
+    }
+}
+
+/* Adds the steps of a tensor in rounding buffers. */
+MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                               const int64_t* before, const double* all_s, double call_s,
+                               const memob_swap_placement* order, memob_swap_region* region,
+                               memob_swap_sum* sums, memob_swap_place* places) {
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int32_t n = desc->n_layers;
+    int64_t* moves = order->moves + (int64_t)t * n;
+    char *lost = order->lost + (int64_t)t * n,
+         *is_lost = order->lost + (int64_t)desc->n_tensors * n;
+    memoi_swap_cut cuts[2][2]; /* of the latest even and odd step, which most repeat; before */
+    if (is_packed)
+        memset(is_lost, MEMOI_SWAP_OVERWRITTEN | MEMOI_SWAP_RETURNS, (size_t)n);
+    else
+        memoi_swap_find_overwritten(order, tiles, memob_swap_n_tiles(desc), is_lost);
+    for (int k = 0; k < 4; k++) cuts[k / 2][k % 2].tiles = MEMO_ROWS_KEPT;
+
+    for (int32_t layer = n - 1; layer >= 0; layer--) {
+        const int is_odd = memoi_swap_is_odd(desc, layer);
+        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        const int is_same =
+            before && before[layer] == tiles[layer] && lost[layer] == is_lost[layer];
+        memoi_swap_cut *cut = &cuts[0][is_odd], *old = &cuts[1][is_odd];
+        memob_swap_sum* sum = &sums[layer];
+        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
+        if (!is_same && before && before[layer] != MEMO_ROWS_KEPT) {
+            if (before[layer] != old->tiles || is_last)
+                memoi_swap_find_cut(desc, t, layer, before[layer], old);
+            (void)memoi_swap_sum_cut(
+                desc, t, old, lost[layer],
+                all_s ? call_s * (old->others > 0) + all_s[layer] * old->others : 0, -1, sum);
+            if (is_last) old->tiles = MEMO_ROWS_KEPT; /* of no other */
+        }
+        lost[layer] = is_lost[layer];
+        if (tiles[layer] == MEMO_ROWS_KEPT) {
+            region->n_kept++;
+            moves[layer] = -1;
+            continue;
+        }
+
+        if (tiles[layer] != cut->tiles || is_last)
+            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
+        if (is_last) cut->tiles = MEMO_ROWS_KEPT;
+        if (is_packed) {
+            memoi_swap_pack_cut(cut, region->whole_bytes, sum);
+        } else {
+            int64_t* most = is_odd ? &region->odd_bytes : &region->even_bytes;
+            *most = memob_max(*most, cut->own_bytes);
+            region->scratch_bytes = memob_max(region->scratch_bytes, cut->recomputed_bytes);
+        }
+        if (is_same) continue;
+        if (places)
+            memoi_swap_place_cut(desc, t, layer, cut, is_lost[layer], sum,
+                                 &places[(int64_t)layer * desc->n_tensors]);
+        moves[layer] = memoi_swap_sum_cut(
+            desc, t, cut, is_lost[layer],
+            all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0, 1, sum);
+        if (!cut->swapped) moves[layer] = -1;
+    }
+    region->scratch_bytes = memob_align_up(region->scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* Adds tensor t to the sums of all layers; returns the region of t.  tiles: the tiles that each
+ * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  before: NULL, or the tiles that were
+ * added to these sums last, of a tensor that all kinds have: the sums change by the difference.
+ * all_s: time to recompute all rows of each layer, in addition to call_s; NULL: no time.  order:
+ * the visits.  places: of t from layer 0 on, n_tensors apart; NULL: none. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
-                                              const int64_t* tiles, const double* all_s,
-                                              double call_s, int sign,
+                                              const int64_t* tiles, const int64_t* before,
+                                              const double* all_s, double call_s,
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
-    const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
-    const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
-    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int64_t row_bytes = desc->tensors[t].row_bytes;
+    const int64_t n_all = memob_swap_layer_rows(desc);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
-    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
-    memoi_swap_cut cuts[2]; /* of the latest even and odd layer, which most layers repeat */
-    memob_swap_region region = MEMO_ZERO(memob_swap_region);
-    int64_t* moves = order->moves + (int64_t)t * desc->n_layers;
-    region.whole_bytes = all_bytes;
-    if (is_layer || is_handed)
-        region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
+    region.whole_bytes =
+        memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
+                       MEMOB_DEVICE_ALIGNMENT);
+    old.whole_bytes = region.whole_bytes;
 
     /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
      * slices have, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
+        const int64_t slice_bytes =
+            memob_align_up(memob_tensor_rows(desc, t) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
         region.n_fixed = desc->n_slices > 1;
-        region.even_bytes = all_bytes;
-        region.odd_bytes = region.n_fixed * all_bytes;
+        region.even_bytes = slice_bytes;
+        region.odd_bytes = region.n_fixed * slice_bytes;
+    } else if (is_layer) {
+        if (before) memoi_swap_sum_layer(desc, t, before, -1, &old, sums, NULL);
+        memoi_swap_sum_layer(desc, t, tiles, 1, &region, sums, places);
+    } else if (memob_tensor_is_routed(desc, t)) {
+        if (before) memoi_swap_sum_routed(desc, t, before, all_s, call_s, -1, &old, sums, NULL);
+        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, 1, &region, sums, places);
+    } else {
+        memoi_swap_sum_rows(desc, t, tiles, before, all_s, call_s, order, &region, sums, places);
     }
-    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, sign, &region, sums, places);
-    if (memob_tensor_is_routed(desc, t)) {
-        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, sign, &region, sums, places);
-        return region;
-    }
-    if (is_layer || is_handed) return region;
-
-    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles);
-    for (int32_t layer = 0; layer < desc->n_layers && sign > 0; layer++) moves[layer] = -1;
-    cuts[0].tiles = cuts[1].tiles = MEMO_ROWS_KEPT;
-    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
-        const int is_odd = memoi_swap_is_odd(desc, layer);
-        memob_swap_sum* sum = &sums[layer];
-        memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
-        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
-        memoi_swap_cut* cut = &cuts[is_odd];
-        int64_t swapped, recomputed_bytes, own_bytes, moved_bytes;
-        int returns;
-        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
-        if (tiles[layer] == MEMO_ROWS_KEPT) {
-            region.n_kept++;
-            continue;
-        }
-        if (tiles[layer] != cut->tiles || is_last)
-            memoi_swap_find_cut(desc, t, layer, tiles[layer], cut);
-        swapped = cut->swapped;
-        recomputed_bytes = cut->recomputed_bytes;
-        own_bytes = cut->own_bytes;
-        moved_bytes = cut->moved * row_bytes;
-        if (is_last) cut->tiles = MEMO_ROWS_KEPT; /* of no other */
-        if (!is_packed) {
-            int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
-            *most = memob_max(*most, own_bytes);
-            region.scratch_bytes = memob_max(region.scratch_bytes, recomputed_bytes);
-        } else {
-            sum->pack_bytes += all_bytes;
-            if (!swapped) sum->free_bytes += all_bytes;
-            if (swapped && recomputed_bytes > sum->cut_bytes) {
-                sum->cut_bytes = recomputed_bytes;
-                sum->cut_free_bytes = all_bytes - own_bytes;
-            }
-        }
-
-        /* What is recomputed; of packs memoi_swap_sum_packs decides. */
-        if (swapped < n && (is_packed || order->lost[layer] & MEMOI_SWAP_OVERWRITTEN)) {
-            if (all_s && cut->others > 0)
-                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    sign * (call_s + all_s[layer] * cut->others);
-            if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
-        }
-        if (!swapped) continue;
-        if (place)
-            place->offset =
-                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
-
-        /* What is moved.  A pack moves as a whole: see memob_swap_end_sums. */
-        returns = is_packed || order->lost[layer] & MEMOI_SWAP_RETURNS;
-        if (sign > 0) moves[layer] = returns ? moved_bytes : 0;
-        if (!returns) continue;
-        if (is_input) {
-            sum->input_bytes += sign * moved_bytes;
-            sum->input_offset = sum->host_bytes;
-        }
-        if (place) {
-            place->moved_begin = is_odd ? n - swapped : 0;
-            place->moved_end = place->moved_begin + cut->moved;
-            place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
-        }
-        *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
-        *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
-        *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
-    }
-    region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
 }
 
@@ -502,7 +548,8 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int is_odd;
     for (int32_t layer = 0; layer < desc->n_layers; layer++)
         tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, tiles, NULL, 0, 1, placement, placement->sums, places);
+    region =
+        memob_swap_sum_tensor(desc, t, tiles, NULL, NULL, 0, placement, placement->sums, places);
     region.begin = *total;
     *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
 
@@ -661,7 +708,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
     placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
-    placement->lost = MEMOB_ARRAY(a, char, desc->n_layers);
+    placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {

@@ -67,6 +67,12 @@ MEMOI void memob_waits_free(memob_waits* waits) {
     memset(waits, 0, sizeof *waits);
 }
 
+/* As if nothing had been added: all of it is over. */
+MEMOI void memoi_waits_reset(memob_waits* waits) {
+    memset(waits->cells, 0, (size_t)waits->n_cells * sizeof *waits->cells);
+    memset(waits->n, 0, sizeof waits->n);
+}
+
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
     const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
@@ -137,6 +143,20 @@ MEMOI void memoi_waits_join(memob_waits* waits) {
         *clock = all;
         clock->of[s] = ++waits->n[s];
     }
+}
+
+/* A stream waits for all that another was given so far, whatever it touches: an operation of each.
+ * Returns the number of the other's. */
+MEMOI int64_t memoi_waits_follow(memob_waits* waits, int32_t stream, int32_t other) {
+    memob_numbers none;
+    const int64_t number = memoi_waits_add(waits, other, NULL, 0, &none);
+    const int64_t follower = memoi_waits_add(waits, stream, NULL, 0, &none);
+    const memob_numbers* clock = memoi_waits_clock(waits, other, number);
+    memob_numbers* now = &waits->clocks[stream][follower & waits->mask[stream]];
+    MEMO_ASSERT(stream != other && clock->of[stream] < follower); /* 5 */
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (clock->of[s] > now->of[s]) now->of[s] = clock->of[s];
+    return number;
 }
 
 /* --- records of events --- */

@@ -2,7 +2,9 @@
 #include "sp/target.h"
 /* ---- >>block orders -----------------------------------------------------------------------------
  * Knows: blocks, parts, two streams, a target, and the trainer's functions.  Knows nothing of
- * attention or of how a pass is called. */
+ * attention or of how a pass is called.
+ *
+ * 1. Operations are of blocks and parts that the schedule has. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
@@ -149,6 +151,7 @@ MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t b
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int is_again = kind == MEMOI_BLOCKS_RECOMPUTE;
     memo_block_call call;
+    MEMO_ASSERT(block >= 0 && block < desc->n_blocks && part >= 0 && part < desc->n_parts); /* 1 */
     call.block = block;
     call.part = part;
     call.stream = b->desc.compute_stream;
@@ -212,7 +215,7 @@ MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
     for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
-/* Of a block, part by part; a part is recomputed just before, if recomputes. */
+/* Runs a block's backward, part by part; recomputes: each part is recomputed just before. */
 MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the

@@ -2,7 +2,10 @@
 #include "memo/text.h"
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
- * nothing of back ends, devices or attention. */
+ * nothing of back ends, devices or attention.
+ *
+ * 1. The messages of an open group fit the back end's memory; without a group none waits.
+ * 2. sent_bytes never descends. */
 
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
@@ -47,14 +50,6 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     case MEMO_COLLECTIVE_BARRIER: break;
     }
     return 0;
-}
-
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
-    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
 }
 
 /* desc: "memo_loss_desc". */
@@ -179,6 +174,7 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
+    MEMO_ASSERT(comm->group_depth > 0 && comm->n_waiting < comm->max_waiting); /* 1 */
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
@@ -212,6 +208,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
+        MEMO_ASSERT(memoi_comm_bytes(comm, call) >= 0); /* 2 */
         if (!status) comm->sent_bytes += memoi_comm_bytes(comm, call);
     }
     return memoi_comm_end(comm, status);
@@ -219,7 +216,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 
 /* --- labels --- */
 
-/* Of the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
+/* Labels the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
 MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_first,
                             const char* text, int64_t number) {
     comm->label = *agreed;
@@ -260,11 +257,11 @@ MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
     if (a->fields && b->fields && memcmp(a->digests, b->digests, sizeof a->digests)) return 0;
     return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
 }
-/* The first field on which two labels disagree, for an error. */
-MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* b) {
-    for (int k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
-        if (a->digests[k] != b->digests[k]) return a->fields[k];
-    return NULL;
+MEMOI int memoi_comm_calls_match(const memo_collective_call* a, const memo_label* a_label,
+                                 const memo_collective_call* b, const memo_label* b_label) {
+    return a->kind == b->kind && a->type == b->type && a->count == b->count &&
+           a->reduction == b->reduction && a->root == b->root &&
+           memoi_comm_labels_match(a_label, b_label);
 }
 
 const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t world_rank,
@@ -279,9 +276,54 @@ const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank, int32_t
     return text;
 }
 
-/* Writes " for ring backward 3", or nothing, and returns text. */
-MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) {
-    text[0] = 0;
-    if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
+/* Writes "all_reduce(1024 f32 sum) for blocks forward 3", or "8 f32" of a message, and returns
+ * text. */
+MEMOI const char* memoi_comm_op_text(char text[160], const memo_comm_op* op, int is_message) {
+    const memo_collective_call* call = &op->call;
+    char root[24] = "", detail[80] = "", label[64] = "";
+    const char* reduction = "";
+    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(root, sizeof root, " from rank %d", (int)call->root);
+    if (!is_message &&
+        (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER))
+        reduction = call->reduction == MEMO_REDUCTION_SUM ? " sum" : " max";
+    if (call->kind != MEMO_COLLECTIVE_BARRIER)
+        snprintf(detail, sizeof detail, is_message ? "%lld %s" : "(%lld %s%s%s)",
+                 (long long)call->count, memo_type_name(call->type), root, reduction);
+    if (op->label.text)
+        snprintf(label, sizeof label, " for %.32s %lld", op->label.text,
+                 (long long)op->label.number);
+    snprintf(text, 160, "%s%s%s", is_message ? "" : memoi_comm_collective_name(call->kind), detail,
+             label);
+    return text;
+}
+
+const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, int64_t number,
+                               int32_t is_message, const memo_comm_op* a, const memo_comm_op* b) {
+    const memo_label *x = &a->label, *y = &b->label;
+    char a_text[160], b_text[160];
+    int field = MEMO_LABEL_FIELDS;
+    if (memoi_comm_calls_match(&a->call, x, &b->call, y)) return NULL;
+
+    /* Digests say what differs, unless the ranks are in different steps. */
+    if (x->fields && y->fields && x->number == y->number)
+        for (field = 0; field < MEMO_LABEL_FIELDS && x->digests[field] == y->digests[field];)
+            field++;
+    if (field < MEMO_LABEL_FIELDS) {
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
+                 x->fields[field], a->rank, b->rank, name);
+        return text;
+    }
+    memoi_comm_op_text(a_text, a, is_message);
+    memoi_comm_op_text(b_text, b, is_message);
+    if (is_message)
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "rank %s sends %s to rank %s, which receives %s (message %lld of '%s')", a->rank,
+                 a_text, b->rank, b_text, (long long)number, name);
+    else
+        snprintf(text, MEMO_MISMATCH_TEXT,
+                 "rank %s calls %s as collective %lld of '%s', rank %s calls %s", a->rank, a_text,
+                 (long long)number, name, b->rank, b_text);
     return text;
 }

@@ -2,7 +2,9 @@
 #include "sp/target.h"
 /* ---- >>experts ----------------------------------------------------------------------------------
  * Knows: who has which experts, and how many rows each rank sends to each.  Knows nothing of what
- * the rows are. */
+ * the rows are.
+ *
+ * 1. A pass moves each row that this rank sends, and each that it receives, once. */
 
 struct memo_experts {
     memo_experts_desc desc;
@@ -140,7 +142,7 @@ typedef struct memoi_experts_move {
 
 /* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
  * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
-MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* routing, int own) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
     char *sorted_at = move->sorted, *placed_at = move->placed;
@@ -151,7 +153,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
         const int32_t end = is_owner ? x->n_ranks : x->rank + 1;
         for (int64_t e = share.begin; e < share.begin + share.count; e++)
             for (int32_t sender = is_owner ? 0 : x->rank; sender < end; sender++) {
-                const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
+                const int64_t n_rows = routing->counts[sender * n + e];
+                const int64_t n_bytes = n_rows * move->row_bytes;
                 const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
                 char *sorted = sorted_at, *placed = placed_at;
                 if (is_sender) sorted_at += n_bytes;
@@ -170,6 +173,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
                                          move->type, is_sender ? owner : sender);
             }
     }
+    MEMO_ASSERT(sorted_at == move->sorted + routing->n_sent * move->row_bytes);     /* 1 */
+    MEMO_ASSERT(placed_at == move->placed + routing->n_received * move->row_bytes); /* 1 */
     return n_left;
 }
 
@@ -200,13 +205,13 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     memoi_label_add_number(&agreed, 1, type);
     move.target.agreed = &agreed;
     move.target.error = error;
-    n_left = memoi_experts_run(&move, routing->counts, 1);
+    n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
     memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
                           is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
                           1, n_left);
     memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
-    memoi_experts_run(&move, routing->counts, 0);
+    memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;
 }

@@ -1,7 +1,9 @@
 #pragma once
 #include "sp/target.h"
 /* ---- >>loss -------------------------------------------------------------------------------------
- * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
+ * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products.
+ *
+ * 1. A tile has rows, and its buffers hold them. */
 
 #define MEMOI_LOSS_TILE_BYTES ((int64_t)64 << 20)
 
@@ -152,6 +154,7 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
          tile.first_row += tile.n_rows) {
         tile.n_rows = memob_min(tensors->n_rows - tile.first_row, loss->sizes.tile_rows);
+        MEMO_ASSERT(tile.n_rows > 0 && tile.n_rows <= loss->sizes.tile_rows); /* 1 */
         status = memoi_loss_tile_run(loss, tensors, &tile, &agreed, error);
     }
     return status;

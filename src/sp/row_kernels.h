@@ -4,7 +4,17 @@
 #include "sp/comm.h"
 /* ---- >>row kernels ------------------------------------------------------------------------------
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
- * its callers. */
+ * its callers.
+ *
+ * 1. A kernel has few enough arrays for a recorder's lists. */
+
+/* Is it a type of rows?  what: "memo_loss_desc.type". */
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
+                                       memo_error* error) {
+    if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
+    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
+                          memo_type_name(type));
+}
 
 /* --- the host's loops; descs are resolved --- */
 
@@ -148,7 +158,8 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
         const int64_t column = memo_label_column(entropy, row), first = row * entropy->stride;
         const int has_label = label >= 0 && label < entropy->vocabulary;
         const memo_entropy_row r = memo_entropy_row_of(entropy, row);
-        entropy->losses[row] = has_label ? r.loss : label < 0 ? 0 : NAN;
+        entropy->losses[row] = has_label ? r.loss : 0;
+        if (label >= entropy->vocabulary) entropy->losses[row] = NAN;
         MEMOI_EACH_CHUNK(at, count, entropy->d_logits ? entropy->n_columns : 0) {
             memoi_row_widen(x, entropy->logits, entropy->type, first + at, count);
             for (int64_t k = 0; k < count; k++)
@@ -260,6 +271,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX && arrays->op.n_writes < 4); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }

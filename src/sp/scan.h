@@ -8,7 +8,10 @@
  * Places: the ranks that have rows, in the order of the scan: ascending in forward, descending in
  * backward.  The state before the rows of a place depends on rows of earlier places; the reach of a
  * place is the number of these.  All ranks know all reaches, so each rank knows what its peers send
- * and need. */
+ * and need.
+ *
+ * 1. A place reaches back to earlier places at most.
+ * 2. Gradients of halo rows that arrive fit their buffer. */
 
 typedef struct memoi_scan_summary {
     float *m, *b;
@@ -23,7 +26,7 @@ struct memo_scan {
     int32_t n_ranks, rank;
     memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
-    /* Of a batch. */
+    /* The rows of a batch. */
     int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
     int32_t* reach[2];             /* (n_places), of forward and backward */
     int32_t* has_border;           /* (n_ranks): after the first row */
@@ -122,6 +125,7 @@ MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
         if (!n) scan->is_joined[is_backward] = is_joined;
         if (r == scan->rank && !is_backward) scan->place = n;
         reach[n] = n && is_joined ? before + 1 : 0;
+        MEMO_ASSERT(reach[n] <= n); /* 1 */
         before = scan->has_border[r] ? 0 : reach[n];
         n++;
     }
@@ -387,6 +391,7 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
                                          : rows + (begin - first) * row_bytes,
                              (end - begin) * columns, desc->halo_type, r);
         received += (end - begin) * row_bytes;
+        MEMO_ASSERT(received <= memoi_scan_halo_bytes(desc)); /* 2 */
     }
     memoi_target_group_end(target, stream, desc->comm);
 

@@ -1,7 +1,11 @@
 #pragma once
 #include "sp/comm.h"
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ *
+ * 1. Parts of documents never take more rows than a rank has.
+ * 2. Pieces of documents and of padding fill the rows of all ranks.
+ * 3. No run is empty. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
@@ -117,7 +121,7 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
 
 /* --- slices --- */
 
-/* Of a rank; all but the last slice have as many. */
+/* Rows of a rank in each slice but the last. */
 MEMOI int64_t memoi_sharding_slice_rows(const memo_sharding* sharding) {
     return sharding->slice_tokens ? sharding->slice_tokens / sharding->ring / sharding->ulysses
                                   : sharding->local_tokens;
@@ -143,11 +147,6 @@ void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding
     memoi_sharding_cut(so_far, first + n, k * rows + n_rows);
 }
 
-/* The slice of a position, or of a row. */
-MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at, int64_t each) {
-    return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
-}
-
 /* --- the sharding of documents --- */
 
 /* The last of n ascending numbers, `stride` apart in memory, that is at most `at`; the first one if
@@ -169,14 +168,6 @@ MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int6
 MEMOI const int64_t* memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
                                                 int64_t position) {
     return begins + memoi_sharding_search(begins, 1, n_documents, position);
-}
-
-/* The piece that contains a row of all ranks, or a position. */
-MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
-                                                         int is_position, int64_t at) {
-    const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
-    const int64_t* numbers = is_position ? &pieces->position : &pieces->row;
-    return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
 /* Positions of a document, behind n_before others that are elsewhere, its ancestors included. */
@@ -233,6 +224,7 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
         begin += n_first;
         end -= count - n_first;
         s->n_free[r] -= count;
+        MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
@@ -282,34 +274,36 @@ MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t 
     memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
 }
 
-/* The table: rows of a rank ascend by positions. */
+/* The table: by ranks, and in a rank by positions.  next: (ring). */
 MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
     memo_sharding* sharding = s->sharding;
-    const memo_sharding_piece end = {sharding->padded_tokens, sharding->padded_tokens};
+    memo_sharding_piece* pieces = sharding->pieces;
     const int64_t n = s->n_pieces;
-    memo_sharding_piece *by_row = sharding->pieces, *by_position = by_row + n + 1;
     int64_t i, at;
-    for (i = 0; i < sharding->ring; i++) next[i] = i * sharding->ring_tokens;
+
+    for (i = 0; i < sharding->ring; i++) next[i] = 0;
     for (i = 0; i < n; i++) {
         order[i].key = s->pieces[i].begin;
         order[i].index = i;
+        next[s->pieces[i].rank]++;
     }
     memob_keyed_sort(order, n);
+    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
     for (i = 0; i < n; i++) {
-        const memoi_spread_piece* piece = &s->pieces[order[i].index];
-        by_position[i].position = piece->begin;
-        by_position[i].row = next[piece->rank];
-        next[piece->rank] += piece->count;
+        const memoi_spread_piece* from = &s->pieces[order[i].index];
+        memo_sharding_piece* to = &pieces[next[from->rank]++];
+        to->position = from->begin;
+        to->row = from->count; /* until all are in their places */
     }
 
-    /* By rows: behind the pieces of the ranks before. */
-    for (i = 0; i < sharding->ring; i++) next[i] = 0;
-    for (i = 0; i < n; i++) next[by_position[i].row / sharding->ring_tokens]++;
-    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
-    for (i = 0; i < n; i++)
-        by_row[next[by_position[i].row / sharding->ring_tokens]++] = by_position[i];
-    by_row[n] = by_position[n] = end;
+    for (i = at = 0; i < n; i++) {
+        const int64_t count = pieces[i].row;
+        pieces[i].row = at;
+        at += count;
+    }
+    pieces[n].row = pieces[n].position = sharding->padded_tokens;
     sharding->n_pieces = n;
+    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -351,8 +345,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
-    sharding->pieces =
-        (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
+    sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
         memoi_spread_write(&s, order, s.n_free);
     else
@@ -385,7 +378,7 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
     memo_run run = {ring_rank * n + place, n - place};
     if (sharding->slice_tokens) {
         const int64_t rows = memoi_sharding_slice_rows(sharding);
-        const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
+        const int64_t k = memob_min(row / rows, (sharding->n_tokens - 1) / sharding->slice_tokens);
         memo_sharding slice, so_far;
         memo_sharding_slice(sharding, k, &slice, &so_far);
         run = memoi_sharding_run_at(&slice, sequence_rank, row - k * rows);
@@ -406,7 +399,9 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
         break;
     case MEMO_SHARDING_DOCUMENTS: {
         const int64_t at = sequence_rank * sharding->local_tokens + row;
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 0, at);
+        const memo_sharding_piece* piece =
+            sharding->pieces +
+            memoi_sharding_search(&sharding->pieces->row, 2, sharding->n_pieces, at);
         run.start = piece->position + at - piece->row;
         run.count = memob_min(piece[1].row - at, run.count);
     }
@@ -421,6 +416,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     if (left <= 0) return 0;
     *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
     run->count = memob_min(run->count, left);
+    MEMO_ASSERT(run->count > 0); /* 3 */
     *row += run->count;
     return 1;
 }
@@ -440,34 +436,6 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
     by_ring.ulysses = 1;
     by_ring.local_tokens = sharding->ring_tokens;
     return memo_sharding_runs(&by_ring, ring_rank, runs);
-}
-
-void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
-                        int64_t* row) {
-    int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
-    if (sharding->slice_tokens) {
-        const int64_t k = memoi_sharding_slice_of(sharding, position, sharding->slice_tokens);
-        memo_sharding slice, so_far;
-        memo_sharding_slice(sharding, k, &slice, &so_far);
-        memo_sharding_find(&slice, position - k * sharding->slice_tokens, sequence_rank, row);
-        *row += k * memoi_sharding_slice_rows(sharding);
-        return;
-    }
-
-    /* The row among the rows of its ring rank. */
-    if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
-        int64_t n = sharding->ring_tokens / 2, chunk = position / n;
-        int is_second = chunk >= sharding->ring;
-        ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
-        place = position % n + (is_second ? n : 0);
-    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
-        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 1, position);
-        place = piece->row + position - piece->position;
-        ring_rank = place / sharding->ring_tokens;
-        place %= sharding->ring_tokens;
-    }
-    *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
-    *row = place % sharding->local_tokens;
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {

@@ -5,7 +5,9 @@
  * attention.
  *
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
- * enqueued. */
+ * enqueued.
+ *
+ * 1. An event of an operation is one that the target has. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -94,12 +96,14 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* n
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->events[event]); /* 1 */
     if (!target->status)
         target->status = memo_event_record(target->device, target->events[event],
                                            target->streams[stream], target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
+    MEMO_ASSERT(event >= 0 && event < target->n_events && target->streams[stream]); /* 1 */
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);

@@ -19,6 +19,11 @@
  *              sets the flag, then checks for a failure.  A rank that gives up waits until all
  *              flags are clear.  So no buffer is touched after its operation has returned.
  *
+ * 1. A message of the ring buffer is filled again only after it is done.
+ * 2. A chain is posted on an empty way.
+ * 3. No more ranks arrive at a meeting than the group has.
+ * 4. Memory of another rank is read only while is_busy is set.
+ *
  * Peers do the same in the calling thread: instead of copying, they enqueue a copy, and an event
  * goes with each post, each empty way and each meeting, for which the other side's stream waits.
  * The other side has enqueued the wait before the event is recorded again. */
@@ -59,11 +64,6 @@ typedef struct memoi_meeting {
 /* A rank works on a stream, and for splits in the calling thread.  Each has its own meeting. */
 enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
 
-typedef struct memoi_threads_op {
-    memo_collective_call call;
-    memo_label label;
-} memoi_threads_op;
-
 typedef struct memoi_threads_rank {
     memo_comm table;
     struct memoi_threads_group* group;
@@ -96,8 +96,8 @@ typedef struct memoi_threads_rank {
     /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
-    memoi_threads_op op[2];
-    /* Of the current split. */
+    memo_comm_op op[2];
+    /* The current split. */
     int32_t color, key;
     memo_comm* part;
     char apart3[64];
@@ -313,9 +313,11 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience = {0, 0, 0};
-    uint32_t target = me->arrived[lane] + 2;
+    uint32_t target = me->arrived[lane] + 2, n_arrived;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
-    if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
+    n_arrived = __atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL);
+    MEMO_ASSERT(n_arrived <= (uint32_t)group->n_ranks); /* 3 */
+    if (n_arrived == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
         memob_counter_set(&meeting->complete, target);
         return 1;
@@ -361,35 +363,22 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
     return &me->messages[position / 2 % MEMOI_THREADS_MESSAGES];
 }
 
-/* Fails the world if the labels of a call differ in a field.  Returns 0 if they do not. */
-MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
-                                 const memo_label* b, int32_t b_rank) {
-    const char* field = memoi_comm_label_field(a, b);
-    char texts[2][MEMO_RANK_TEXT];
-    if (!field || a->number != b->number) return 0;
-    MEMOI_THREADS_FAIL(me, "%s: rank %s and rank %s of '%s' disagree; all ranks must pass the same",
-                       field, memoi_threads_rank_text(texts[0], me, a_rank),
-                       memoi_threads_rank_text(texts[1], me, b_rank), me->table.name);
-    return 1;
+/* Fails the world: two ranks call different things. */
+MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, int64_t number, int is_message,
+                                  memo_comm_op* a, int32_t a_rank, memo_comm_op* b,
+                                  int32_t b_rank) {
+    char a_text[MEMO_RANK_TEXT], b_text[MEMO_RANK_TEXT], text[MEMO_MISMATCH_TEXT];
+    a->rank = memoi_threads_rank_text(a_text, me, a_rank);
+    b->rank = memoi_threads_rank_text(b_text, me, b_rank);
+    MEMOI_THREADS_FAIL(me, "%s",
+                       memo_comm_mismatch(text, me->table.name, number, is_message, a, b));
 }
-
-/* Fails the world. */
-MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
-                                  const memoi_message* received, uint32_t number) {
-    const memo_message_call *from = &sent->call, *to = &received->call;
-    char sent_for[64], received_for[64];
-    char texts[2][MEMO_RANK_TEXT];
-    if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
-        return;
-    MEMOI_THREADS_FAIL(
-        me,
-        "rank %s sends %lld %s%s to rank %s, which receives %lld %s%s (message %u on this way of "
-        "'%s')",
-        memoi_threads_rank_text(texts[0], me, to->peer), (long long)from->count,
-        memo_type_name(from->type), memoi_comm_label_text(sent_for, &sent->label),
-        memoi_threads_rank_text(texts[1], me, me->table.rank), (long long)to->count,
-        memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
-        me->table.name);
+MEMOI memo_comm_op memoi_threads_op_of(const memoi_message* message) {
+    memo_comm_op op = MEMO_ZERO(memo_comm_op);
+    op.call.type = message->call.type;
+    op.call.count = message->call.count;
+    op.label = message->label;
+    return op;
 }
 
 /* What a peer could not enqueue (me->error) fails the world. */
@@ -410,6 +399,7 @@ MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
 
 MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
     if (!n_bytes || to == from) return;
+    MEMO_ASSERT(me->is_busy[MEMOI_LANE_STREAM]); /* 4 */
     if (me->posted)
         memoi_threads_enqueued(me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from,
                                              n_bytes, &me->error));
@@ -462,7 +452,8 @@ MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message
     is_same = sent->call.count == message->call.count && sent->call.type == message->call.type &&
               memoi_comm_labels_match(&sent->label, &message->label);
     if (!is_same) {
-        memoi_threads_mismatch(me, sent, message, way->n_messages);
+        memo_comm_op from = memoi_threads_op_of(sent), to = memoi_threads_op_of(message);
+        memoi_threads_mismatch(me, way->n_messages, 1, &from, peer, &to, me->table.rank);
     } else {
         if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
         memoi_threads_copy(me, message->call.address, sent->call.address, n_bytes);
@@ -506,9 +497,10 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (uint32_t position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(me, position);
+        memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        __atomic_store_n(&memoi_threads_way(me, &message->call)->current, message,
-                         __ATOMIC_RELEASE);
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
 
@@ -537,45 +529,20 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
 
 typedef struct memoi_threads_collective_args {
     memoi_threads_rank* me;
-    memoi_threads_op op;
+    memo_comm_op op;
 } memoi_threads_collective_args;
-
-/* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
-MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
-    const memo_collective_call* call = &op->call;
-    char root[24] = "", detail[80] = "", label[64];
-    const char* reduction = "";
-    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(root, sizeof root, " from rank %d", (int)call->root);
-    if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
-        reduction = call->reduction == MEMO_REDUCTION_SUM ? " sum" : " max";
-    if (call->kind != MEMO_COLLECTIVE_BARRIER)
-        snprintf(detail, sizeof detail, "(%lld %s%s%s)", (long long)call->count,
-                 memo_type_name(call->type), root, reduction);
-    snprintf(text, 160, "%s%s%s", memoi_comm_collective_name(call->kind), detail,
-             memoi_comm_label_text(label, &op->label));
-    return text;
-}
-
-MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op* b) {
-    return a->call.kind == b->call.kind && a->call.type == b->call.type &&
-           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
-           a->call.root == b->call.root && memoi_comm_labels_match(&a->label, &b->label);
-}
 
 /* Compares all ranks with rank 0, so that all ranks find the same difference. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     const memoi_threads_rank* ranks = me->group->ranks;
-    const memoi_threads_op* first = &ranks[0].op[turn];
+    const memo_comm_op* first = &ranks[0].op[turn];
     for (int32_t r = 1; r < me->table.size; r++) {
-        const memoi_threads_op* op = &ranks[r].op[turn];
-        char first_text[160], text[160];
-        if (memoi_threads_agree(first, op)) continue;
-        if (memoi_threads_disagree(me, &first->label, 0, &op->label, r)) return 0;
-        MEMOI_THREADS_FAIL(me, "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
-                           memoi_threads_describe(first_text, first), me->n_collectives,
-                           me->table.name, (int)r, memoi_threads_describe(text, op));
-        return 0;
+        const memo_comm_op* op = &ranks[r].op[turn];
+        if (!memoi_comm_calls_match(&first->call, &first->label, &op->call, &op->label)) {
+            memo_comm_op a = *first, b = *op;
+            memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+            return 0;
+        }
     }
     return 1;
 }
@@ -633,7 +600,7 @@ MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
 }
 
 /* Returns 0 if the world has failed. */
-MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
+MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) {
     const memo_collective_call* call = &op->call;
     const char* name = memoi_comm_collective_name(call->kind);
     const int turn = (int)(me->n_collectives & 1);
@@ -710,6 +677,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     if (status || !n) return status;
 
     /* Each message follows the last message on its way. */
+    MEMO_ASSERT(me->tail - me->seen_head <= 2 * (uint32_t)(MEMOI_THREADS_MESSAGES - n)); /* 1 */
     for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
@@ -731,7 +699,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_collective_args args = {me, {*call, comm->label}};
+    memoi_threads_collective_args args = {me, {NULL, *call, comm->label}};
     const memo_status status = memoi_threads_status(comm, error);
     if (status) return me->posted ? memoi_threads_give_up(me, error) : status;
     return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,

@@ -2,7 +2,7 @@
 #ifndef CUDA_TEST_H
 #define CUDA_TEST_H
 
-#include "../memo_test.h"
+#include "../support/memo_test.h"
 
 static memo_error error;
 

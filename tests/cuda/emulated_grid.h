@@ -12,7 +12,7 @@
 #ifndef EMULATED_GRID_H
 #define EMULATED_GRID_H
 
-#include "../memo_test.h"
+#include "../support/memo_test.h"
 #include "fake_cuda.h"
 
 #include <algorithm>

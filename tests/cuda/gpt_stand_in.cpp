@@ -12,7 +12,7 @@
 #ifdef MEMO_SP_NCCL
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include "../fake_nccl.h"
+#include "fake_nccl.h"
 #endif
 #include "fake_cublaslt.h"
 #include "gpt/kernels/cuda.cu"

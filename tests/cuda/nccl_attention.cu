@@ -1,11 +1,11 @@
 /* nccl_attention.cu - attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense
  * fp64 reference.  bench/device.sh runs it:
  *
- *   nvcc -arch=native -I. -Itests tests/cuda/nccl_attention.cu -lnccl -o nccl_attention
+ *   nvcc -arch=native -I. -Itests/support tests/cuda/nccl_attention.cu -lnccl -o nccl_attention
  *   ./nccl_attention 4 [NAME] [--seed N] */
 #include "nccl_test.h"
 
-#include "../sp_attention_cases.h"
+#include "../sp/sp_attention_cases.h"
 
 /* The rank of this process, with the only device and communicator of its world. */
 static int world_run(world* all) {

@@ -2,7 +2,7 @@
  * of a small split GPT, whose collectives run on a stream of high priority beside its computation.
  * bench/device.sh runs it:
  *
- *   nvcc -arch=native -I. -Iexamples -Itests tests/cuda/nccl_blocks.cu -lnccl -o nccl_blocks
+ *   nvcc -arch=native -I. -Iexamples -Itests/support tests/cuda/nccl_blocks.cu -lnccl -o nccl_blocks
  *   ./nccl_blocks 4 [NAME] [--seed N] */
 #include "nccl_test.h"
 
@@ -27,7 +27,7 @@ static memo_status nccl_ranks_run(int32_t n,
     return status;
 }
 #define CASE_RANKS_RUN nccl_ranks_run
-#include "../blocks_model.h"
+#include "../sp/blocks_model.h"
 
 /* The blocks' comm stream relies on this: streams of the next priority go first on this GPU. */
 TEST(priorities_differ) {

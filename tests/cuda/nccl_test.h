@@ -49,7 +49,7 @@ static inline memo_status launch_on_stream(memo_stream stream, memo_host_functio
     return status;
 }
 
-#include "../nccl_ranks.h"
+#include "../sp/nccl_ranks.h"
 
 static void* managed_calloc(size_t n, size_t size_bytes) {
     void* address = managed_malloc(n * size_bytes);

@@ -20,7 +20,7 @@
 
 static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device);
 #define CASE_ATTENTION(desc, device) ranks_attention(desc, device)
-#include "../sp_attention_cases.h"
+#include "../sp/sp_attention_cases.h"
 
 static memo_error error;
 

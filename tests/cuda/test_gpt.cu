@@ -34,7 +34,7 @@ enum { N_ELEMENTS = 13 * 64 };
 #include "gpt/kernels/cudnn.cu"
 #endif
 
-#include "../gpt_test.h"
+#include "../trainer/gpt_test.h"
 #include "cuda_test.h"
 
 enum { N_STEPS = 2, N_ACCUMULATED = 1 };

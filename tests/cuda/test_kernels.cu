@@ -96,6 +96,22 @@ static int64_t n_far_off(const sides* s, int64_t begin, int64_t end, float relat
 }
 static int is_same(const sides* s) { return memcmp(s->host, s->copy, SIDE_BYTES) == 0; }
 
+/* What a GPU computes instead of expf, with a 2^t that is nearly exact: a GPU's adds 2 units. */
+TEST(an_exp_by_a_power_of_two_has_its_digits) {
+    double worst = 0; /* of the bound, 1 + |x| / 40 units */
+    for (int k = 0; k < 200000; k++) {
+        const float x = (float)(-87 * memo_test_real() * (k % 2 ? 1 : 0.05));
+        const double expected = exp((double)x), unit = 1.0 / (1 << 23);
+        const double off = fabs((double)memoi_exp_by_two(x) - expected) / expected / unit;
+        worst = fmax(worst, off / (1 - (double)x / 40));
+    }
+    CHECK_IS(worst, <=, 1);
+    CHECK_IS(memoi_exp_by_two(0), ==, 1);
+    CHECK_IS(memoi_exp_by_two(-INFINITY), <=, 1e-44f);
+    const float nan = memoi_exp_by_two((float)memo_test_nan());
+    CHECK(nan != nan);
+}
+
 #define QUARTER (SIDE_BYTES / 4)
 #define UNITS   (4 * 1.2e-7f) /* in the last place */
 

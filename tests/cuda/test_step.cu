@@ -17,7 +17,7 @@
 #include "extras/memo_look.h"
 
 #include "cuda_test.h"
-#include "../stats.h"
+#include "../support/stats.h"
 
 #include <set>
 #include <string>

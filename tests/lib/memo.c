@@ -1,5 +1,5 @@
 /* The implementation, compiled once for all tests that use public functions alone. */
-#include "../scarce.h"
+#include "../support/scarce.h"
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION

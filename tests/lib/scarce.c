@@ -1,5 +1,5 @@
 /* Memory that is counted and runs out; see scarce.h. */
-#include "../scarce.h"
+#include "../support/scarce.h"
 #include <stdlib.h>
 
 long long mallocs_left = -1, mallocs_done, mallocs_live;

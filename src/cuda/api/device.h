@@ -76,7 +76,7 @@ typedef struct memo_cuda_device_stats {
     void* exportable;
     int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
-    /* Of the latest host_alloc. */
+    /* The latest host_alloc. */
     memo_cuda_host_kind host_kind;
     double host_alloc_s;
 } memo_cuda_device_stats;

@@ -547,7 +547,9 @@ struct memo_step_plan {
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
-    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+    /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
+     * a tile less nothing was found.  Empty if the plan fits. */
+    char shortage[400];
 };
 
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a

@@ -56,10 +56,8 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
         memob_swap_region region;
         if (!swap->tensors[t].row_bytes) continue;
         if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
-        if (!is_new)
-            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, call_s, -1,
-                                        &p->clock.order, p->sums, NULL);
-        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1,
+        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first,
+                                       is_new ? NULL : p->summed.cells + first, all_s, call_s,
                                        &p->clock.order, p->sums, NULL);
         p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +

@@ -208,7 +208,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (!p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
+    } else if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -227,7 +229,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    memoi_rows_name_limit(p, plan);
+    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -253,13 +255,15 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
+/* Less than the whole effort names no limit. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.effort = effort;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -278,6 +282,11 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         *plan = NULL;
     }
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -415,6 +424,7 @@ struct memo_session {
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
+    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */

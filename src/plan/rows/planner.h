@@ -10,6 +10,14 @@ typedef struct memoi_rows_bundle {
     double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
 
+/* A refusal looks for budgets by searches that end with the first table that fits: of a part of the
+ * trials, then of all, which find one where the plan does. */
+typedef enum memoi_rows_effort {
+    MEMOI_ROWS_EFFORT_WHOLE,
+    MEMOI_ROWS_EFFORT_FIRST,
+    MEMOI_ROWS_EFFORT_SHORT
+} memoi_rows_effort;
+
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
@@ -54,6 +62,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_effort effort;
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -261,7 +270,7 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 
 /* The engine of states gets the clock as device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memob_engine* e = &c->states->engine;
+    memob_engine* e = &c->states->sink.engine;
     e->device.context = c;
     e->device.event_record = memoi_rows_state_record;
     e->device.event_wait = memoi_rows_state_wait;
@@ -315,7 +324,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.state_events = MEMOB_ARRAY(a, double, 8 + (int64_t)desc->states->n_layers);
+        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);

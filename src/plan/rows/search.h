@@ -184,7 +184,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
- * fits less.  n_parts: takes so small a part of the time. */
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
+ * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
@@ -196,10 +197,12 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        const double excess_bytes = best->excess_bytes;
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
+            if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -221,6 +224,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                  trial->step_s <= here->step_s * (1 + heat * left * left)))
                 memoi_rows_copy(p, &p->trial, &p->here);
         }
+        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
+            break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
 }
@@ -306,7 +311,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p)) return;
+    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);

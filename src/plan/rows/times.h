@@ -57,8 +57,8 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events; /* when they happen: of both places (8), then of host updates (layers) */
-    double update_s;      /* of the update after the micro-batches */
+    double* state_events;   /* of its streams: when they happen */
+    double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
@@ -181,14 +181,15 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 }
 
 /* A layer of the engine of states begins or ends a pass. */
-MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
-    if (!is_end) (void)memob_states_begin(c->states, pass, layer, NULL);
+    if (updates && pass != MEMOB_UPDATE)
+        (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
     if (updates)
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
-    if (updates && !is_end) (void)memob_states_updated(c->states, layer, NULL);
-    if (is_end) (void)memob_states_end(c->states, pass, layer, NULL);
+    if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
+    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
 
 /* --- the law of the rows --- */
@@ -385,7 +386,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         return n * batch_s;
     }
     if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
+        memset(c->state_events, 0,
+               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
         memob_states_reset(c->states);
         for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */

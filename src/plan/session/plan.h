@@ -81,15 +81,48 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
+static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+
+/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
+                                      const char* subject, int32_t shape, int32_t tier,
+                                      int64_t budget_bytes, int64_t needed_bytes) {
+    const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
+    const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    char policy[64], bytes[4][32], rest[160] = "";
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (desc->n_shapes > 1) snprintf(policy + strlen(policy), 24, " of shape %d", (int)shape);
+
+    memob_bytes_text(bytes[0], (double)(needed_bytes - budget_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)(needed_bytes - other_bytes));
+    memob_bytes_text(bytes[3], (double)other_bytes);
+    if (tier == 0)
+        snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
+                 bytes[3], plan->state_bytes ? "states and " : "");
+    snprintf(plan->shortage, sizeof plan->shortage,
+             "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
+             "%s%s",
+             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
+             memoi_session_tiers[tier], (long long)needed_bytes,
+             tier        ? "device_bytes, or "
+             : is_sliced ? "lower n_rows or slice_rows"
+                         : "lower n_rows",
+             !tier                   ? ""
+             : desc->spill_directory ? "lower n_rows"
+                                     : "set spill_directory");
+}
+
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
  * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    char bytes[4][32], policy[64];
+    char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
@@ -112,34 +145,12 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
-                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      memob_bytes_text(bytes, (double)s->peak_bytes),
                       plan->fits ? "" : ", beyond a budget");
     if (plan->fits) return MEMO_STATUS_OK;
 
-    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
-    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
-    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
-    if (s->desc.n_shapes > 1)
-        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
-    if (!subject) subject = policy;
-    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
-    memob_bytes_text(bytes[1], (double)needed[lacking]);
-    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
-    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (lacking == 0)
-        snprintf(
-            plan->shortage, sizeof plan->shortage,
-            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
-            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
-            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
-            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
-    else
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
-                 "device_bytes, or %s",
-                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
-                 (long long)needed[lacking],
-                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking]);
     return MEMO_STATUS_OK;
 }
 
@@ -340,16 +351,17 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
         if (s->is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
@@ -783,7 +795,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
-        s->is_measured = profile != NULL;
+        s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
         s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
@@ -829,8 +841,8 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
  * all of the budget.  If a shape lacks device memory, all stream more states. */
 MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
     memo_session* s;
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
@@ -838,6 +850,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
     *plan = NULL;
     if (!status) s->planner = planner;
     if (!status && planner) s->setup = &planner->own_setup;
+    if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {

@@ -22,20 +22,19 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+                                           const memo_profile* profile, memoi_rows_effort effort,
+                                           memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(NULL, desc, profile, plan, error);
+        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -45,7 +44,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(NULL, &own, profile, &trial, &failed);
+        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)

@@ -46,30 +46,27 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_t layer,
-                                 int is_end) {
-    static const char* const names[] = {"forward", "backward", "update"};
+MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+    static const char* const names[] = {"forward", "backward", "weights", "update"};
     memoi_inspector* c = &s->checker;
     const memob_states_layer* of = &s->states->layers[layer];
-    const int is_fresh = !of->has_gradients && (pass == MEMOB_STATES_PASS_FORWARD || !is_end);
-    const int on_host = pass == MEMOB_STATES_PASS_UPDATE && s->states->updates;
+    const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
+    const int on_host = pass == MEMOB_UPDATE && s->states->updates;
     const uint32_t visited =
-        of->has &
-        (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
-                 : ~of->streamed | memob_states_needs(s->states, s->states->phase, layer));
+        of->has & (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+                           : ~of->streamed | memob_states_needs(s->states, pass, layer));
     const char* why = NULL;
     int32_t blamed = 0, is_due = 0, is_changed = 0;
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
         const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
-        const int is_written = gradient
-                                   ? pass != MEMOB_STATES_PASS_FORWARD
-                                   : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
+        const int is_written =
+            gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && s->is_filling) ||
-            (uses & MEMO_STATE_MADE && pass == MEMOB_STATES_PASS_UPDATE && !is_end && !on_host) ||
-            (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
+            (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
+            (gradient && is_fresh && pass == MEMOB_FORWARD))
             continue;
         hash = memoi_inspector_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
@@ -85,11 +82,11 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
                   "to another state";
         is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
         is_changed |= !gradient && is_written && hash != *known;
-        *known = gradient && pass == MEMOB_STATES_PASS_UPDATE && is_end ? 0 : hash;
+        *known = gradient && pass == MEMOB_UPDATE && is_end ? 0 : hash;
     }
 
     /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMOB_STATES_PASS_UPDATE && is_due && !why) {
+    if (is_end && pass == MEMOB_UPDATE && is_due && !why) {
         c->n_updated += is_changed;
         if (!is_changed) c->n_missed = layer + 1;
         if (c->n_updated && c->n_missed) {
@@ -134,34 +131,44 @@ MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
  * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
  * the engine enqueues the update. */
-MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int updates = memob_states_updates_now(s->states, is_end);
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
-    if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-    if (is_end && updates && !on_host) memoi_session_update_layer(s, layer);
+    if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
+        memoi_inspector_visit(s, pass, layer, 1);
+    if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
+        memoi_inspector_visit(s, pass, layer - 1, 1);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+
+    /* The update. */
+    if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
+        (void)memoi_session_is_ok(
+            s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
+    if (updates && !is_end) {
+        memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        s->is_deferred = 1;
+    }
+    if (updates && !on_host) memoi_session_update_layer(s, layer);
+    if (updates && !is_end) {
+        s->is_deferred = 0;
+        if (s->error.status) return;
+        (void)memoi_session_is_ok(s,
+                                  memob_states_end(s->states, MEMOB_UPDATE, layer, &s->call_error));
+    }
+
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
-    if (!is_end && updates) {
-        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        s->is_deferred = 1;
-        memoi_session_update_layer(s, layer);
-        s->is_deferred = 0;
-        if (s->error.status) return;
-        (void)memoi_session_is_ok(s, memob_states_updated(s->states, layer, &s->call_error));
-    }
-    if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
-        memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_inspector_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -175,8 +182,8 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checker.n_updated = s->checker.n_missed = 0;
     s->is_deferred = s->states->is_pending;
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+        memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_UPDATE, layer, 1);
     }
     s->is_deferred = 0;
 }
@@ -196,12 +203,12 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
-        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, 0, 0);
+        memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
-        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
+        memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
-        s->is_fused = memob_states_updates(s->states, s->states->phase);
-        memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
+        s->is_fused = memob_states_updates(s->states);
+        memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
     }
 }
 
@@ -279,12 +286,11 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_filling = 1;
     if (!s->states->updates) {
-        const uint32_t made = s->states->made;
-        s->states->made = 0; /* fill may leave bytes as they are */
+        s->states->is_filling = 1;
         s->desc.update = fill;
         status = memoi_session_update_all(s, error);
         s->desc.update = update;
-        s->states->made = made;
+        s->states->is_filling = 0;
         s->is_filling = 0;
         return status;
     }

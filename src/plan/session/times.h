@@ -1,6 +1,6 @@
 #pragma once
 #include "plan/profile.h"
-#include "plan/session/slices.h"
+#include "plan/session/advice.h"
 #include "plan/session/open.h"
 /* --- >>session times ---
  * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows

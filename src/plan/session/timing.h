@@ -351,7 +351,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
         s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
     } else {
         for (int32_t i = 0; i < 2 && moves; i++)
-            s->states->engine.copied_bytes[i] += states->engine.copied_bytes[i];
+            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
         if (moves) memob_states_destroy(states);
         memo_step_plan_destroy(before);
         s->own_plan = plan;
@@ -397,7 +397,8 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, *plan)) break;
         memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, plan, error);
+        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+                                           plan, error);
         if (!status && !memoi_step_plan_fits(*plan))
             status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
     }
@@ -541,7 +542,8 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
-    if (!status) status = memoi_session_plan_shapes(NULL, &own, NULL, plan, error);
+    if (!status)
+        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
@@ -573,7 +575,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     } else {
         if (is_memo) first.policy = MEMO_POLICY_KEEP;
         if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-        if (!is_alpha && !status) status = memo_session_plan(&first, NULL, &plan, error);
+        if (!is_alpha && !status)
+            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                        &plan, error)
+                             : memo_session_plan(&first, NULL, &plan, error);
         needs_times =
             is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
     }

@@ -207,6 +207,21 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 MEMO_API const char* memo_comm_rank_text(char text[MEMO_RANK_TEXT], int32_t rank,
                                          int32_t world_rank, const char* host);
 
+/* What a rank calls, for memo_comm_mismatch: a collective, or the type and count of a message. */
+typedef struct memo_comm_op {
+    const char* rank; /* memo_comm_rank_text */
+    memo_collective_call call;
+    memo_label label;
+} memo_comm_op;
+#define MEMO_MISMATCH_TEXT 480
+/* For back ends.  Returns NULL if two ranks call the same.  Otherwise writes an error into text and
+ * returns text: "rank 0 calls barrier as collective 2 of 'ring', rank 3 calls all_gather(8 f32)".
+ * A message goes from rank a to rank b.  name: of the communicator; number: of the collective, or
+ * of the message. */
+MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name,
+                                        int64_t number, int32_t is_message, const memo_comm_op* a,
+                                        const memo_comm_op* b);
+
 /* --- ranks as threads ---
  *
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's

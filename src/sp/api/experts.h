@@ -1,7 +1,7 @@
 #pragma once
 /* ---- 12 experts: rows go to the ranks of their experts ------------------------------------------
  *
- * Of E experts rank r of R has memo_share_of(E, R, r).  Dispatch sends each row to the rank of its
+ * Rank r of R has memo_share_of(E, R, r) of E experts.  Dispatch sends each row to the rank of its
  * expert, and combine brings the row back.  Each is the backward of the other.  Rows are in device
  * memory, contiguous, in two orders:
  *

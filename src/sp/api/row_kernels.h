@@ -16,29 +16,24 @@
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
 
-/* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
-    return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
-}
-
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -51,15 +46,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign |
-                              memo_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(
+        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -115,7 +110,7 @@ typedef struct memo_add_desc { /* of row sums too */
 /* --- add packed: rows of ranges += packed, which has one range after another --- */
 #define MEMO_PACK_MAX 32
 typedef struct memo_pack_desc {
-    /* Of one tensor or two, such as gradients of keys and values: (any rows, n_columns). */
+    /* One tensor or two, such as gradients of keys and values: (any rows, n_columns). */
     void *packed[2], *rows[2];
     memo_type packed_type, rows_type;
     int64_t n_columns[2];

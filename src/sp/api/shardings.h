@@ -57,12 +57,12 @@ typedef struct memo_sharding_desc {
     /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
      * follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
-    /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
+    /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
 
-/* Of the sharding "documents": rows from `row` on, counted over all ranks, have the positions from
- * `position` on. */
+/* In the sharding "documents" the rows from `row` on, counted over all ranks, have the positions
+ * from `position` on. */
 typedef struct memo_sharding_piece {
     int64_t row, position;
 } memo_sharding_piece;
@@ -78,8 +78,7 @@ typedef struct memo_sharding {
     int64_t n_documents;
     const int64_t* document_parents;
     int64_t slice_tokens;
-    /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
-    memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
+    memo_sharding_piece* pieces; /* (n_pieces + 1) of documents, the last one an end; or NULL */
     int64_t n_pieces;
 } memo_sharding;
 
@@ -91,19 +90,15 @@ MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sha
  * nothing. */
 MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
-/* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
- * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
- * so_far->local_tokens - slice->local_tokens.  Without slices k is 0, and both are the sharding. */
+/* Sets slice number k as a sharding of its own, and slices 0 .. k, whose keys k's queries may see.
+ * Rows of a rank follow each other by slices: k's begin at so_far->local_tokens -
+ * slice->local_tokens.  Without slices k is 0, and both are the sharding. */
 MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                                   memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
  * O(log n_pieces). */
 MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
                                         int64_t row);
-/* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
- * O(log n_pieces). */
-MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position,
-                                 int32_t* sequence_rank, int64_t* row);
 /* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,

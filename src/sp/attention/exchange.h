@@ -2,7 +2,13 @@
 #include "sp/attention/masks.h"
 #include "sp/attention/shape.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams. */
+ * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
+ *
+ * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
+ * 2. Pieces have the rows that are needed, and gaps.
+ * 3. The stretches of a pool ascend without gaps from its first row to its last.
+ * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 5. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -51,7 +57,7 @@ typedef struct memoi_exchange_turn {
 } memoi_exchange_turn;
 enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
-/* Of one rank. */
+/* The plan of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
     memoi_shape shape; /* the attention's, with tokens */
@@ -88,7 +94,7 @@ struct memo_exchange {
     /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
     int32_t n_lookers, first_looker;
     memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
-    /* Of a ring over nodes: plans of rings within this rank's node.  Number d is for keys of the
+    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
      * node d before, held by the rank at the owner's place.  This plan has no steps then. */
     struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
@@ -167,6 +173,8 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     }
     first = s[i];
     last = s[j];
+
+    /* What is taken, between what is left of the first and of the last stretch. */
     made[0].begin = begin;
     made[0].end = end;
     made[0].step = step;
@@ -183,6 +191,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
     memcpy(s + i, made, (size_t)n_new * sizeof *s);
     pool->n += n_new - (j - i + 1);
+    for (i = 0; i < pool->n; i++)
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
+    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -210,6 +221,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -271,6 +283,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     memoi_exchange_rows* rows = p->rows;
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
+    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
@@ -280,6 +293,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
+    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -457,6 +471,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
+    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
     plan->n_turns[is_backward] = n;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "memo/host_device.h"
+#include "sp/row_kernels.h"
 #include "sp/attention/masks.h"
 /* ---- >>host attention ---------------------------------------------------------------------------
  * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or
@@ -84,15 +85,8 @@ MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][M
                                                int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
     for (int64_t i = 0; i < n; i++, first += row_stride) {
-        const uint16_t* bits = (const uint16_t*)from + first;
         float* to = rows ? rows[i] : line;
-        if (type == MEMO_TYPE_F32) {
-            memcpy(to, (const float*)from + first, (size_t)d * sizeof(float));
-        } else if (type == MEMO_TYPE_BF16) {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_bf16(bits[e]);
-        } else {
-            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_f16(bits[e]);
-        }
+        memoi_row_widen(to, from, type, first, d);
         if (transposed)
             for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }

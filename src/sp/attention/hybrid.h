@@ -1,24 +1,8 @@
 #pragma once
-#include "sp/attention/ulysses.h"
-#include "sp/attention/nodes.h"
+#include "sp/attention/buffers.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work. */
-
-/* Of one group of heads.  What the exchange of a group fills while another is computed exists
- * twice, for even and odd groups. */
-typedef struct memoi_hybrid_buffers {
-    char *q[2], *kv[2][2];      /* by heads; kv[number][is_v]; used if backward sends again */
-    char* d_out[2];             /* by heads, in the tensors' type */
-    char* staging;              /* for exchanges between rows and heads */
-    float* out;                 /* by heads: fp32 output; d_q */
-    float *dots_rows, *dots[2]; /* row dots by rows, by heads */
-    char* results[3]; /* by heads, as they are sent: output or d_q, d_k, d_v; may be one buffer */
-    /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
-    float* sums[2];
-    memoi_ring_buffers ring;
-    memoi_nodes_buffers nodes;
-} memoi_hybrid_buffers;
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
@@ -26,411 +10,8 @@ struct memo_sp_attention {
     memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
-    memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
+    memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
 };
-
-/* --- shapes and sizes --- */
-
-MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
-    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
-           a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
-           a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
-           a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
-}
-
-/* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
-MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding* sharding,
-                                          memo_error* error) {
-    const memo_sharding_desc desc = {sharding->kind,
-                                     sharding->ring,
-                                     sharding->ulysses,
-                                     sharding->n_tokens,
-                                     sharding->document_begins,
-                                     sharding->n_documents,
-                                     sharding->document_parents,
-                                     sharding->slice_tokens};
-    memo_sharding made;
-    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_hybrid_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
-        return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
-                         "memo_sharding_make left it (%lld)",
-                         field, (long long)sharding->local_tokens, (long long)made.local_tokens);
-}
-
-/* Communicators and shardings come from different calls, so they may disagree. */
-MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_name,
-                                          const memo_comm* comm, int32_t degree, int32_t rank,
-                                          memo_error* error) {
-    if (comm && comm->size != degree)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                             "(%d, %d); make both from one mesh",
-                             name, (int)comm->size, (int)degree);
-    return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
-}
-
-MEMOI int32_t memoi_hybrid_n_nodes(const memo_sp_attention_desc* desc) {
-    const int32_t n = desc->nodes ? desc->nodes->size : desc->n_nodes;
-    return n > 1 ? n : 1;
-}
-
-/* Consecutive ring ranks share a node. */
-MEMOI memo_status memoi_hybrid_nodes_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const int32_t n = memoi_hybrid_n_nodes(desc), ring = desc->sharding.ring;
-    const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
-    if (desc->n_nodes < 0 || ring % n)
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
-            "1, or a divisor",
-            (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
-    if (desc->nodes && desc->nodes->rank != rank / (ring / n))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
-                             "ring; make both from one mesh",
-                             (int)desc->nodes->rank, (int)rank);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    static const char name[] = "memo_sp_attention_desc";
-    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
-                             "n_kv_heads (%d, %d); choose one that is",
-                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
-    if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
-        MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
-        MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
-        MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
-        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
-                                MEMO_STATUS_INVALID_ARGUMENT, error);
-}
-
-/* Everything that does not need a device. */
-MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
-    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
-    if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    if (memoi_hybrid_made_check("sharding", sharding, error) ||
-        (keys->local_tokens && memoi_hybrid_made_check("key_sharding", keys, error)))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-
-    if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
-                                error) ||
-        memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
-                                desc->ulysses_rank, error) ||
-        memoi_hybrid_nodes_check(desc, error) || memoi_hybrid_heads_check(desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
-            (int)desc->n_masks, (int)n_batch);
-
-    if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
-                             "sharding has %d x %d; make both with the same degrees",
-                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
-                             (int)sharding->ulysses);
-
-    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
-            desc->n_q_heads * (double)head_size * sharding->ulysses >
-        (double)(MEMOB_BYTES_MAX / 1024))
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
-            "tokens x heads x head size x batch x ulysses may be 2^52",
-            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
-            (int)head_size, (int)n_batch);
-    return MEMO_STATUS_OK;
-}
-
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
- * out would be empty, but take buffers. */
-MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
-    int64_t n_groups = 1;
-    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
-        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
-        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
-    }
-    return (int32_t)memob_min(ulysses_groups, n_groups);
-}
-
-/* Without tokens. */
-MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
-                                          memo_error* error) {
-    memo_status status = memoi_hybrid_shape_check(desc, error);
-    memset(shape, 0, sizeof *shape);
-    if (status) return status;
-
-    /* Who holds which tokens. */
-    shape->sharding = desc->sharding;
-    shape->has_key_sharding = desc->key_sharding.local_tokens > 0;
-    shape->key_sharding = shape->has_key_sharding ? desc->key_sharding : desc->sharding;
-    shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
-    shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
-
-    shape->n_nodes = memoi_hybrid_n_nodes(desc);
-    if (shape->n_nodes == desc->sharding.ring) shape->n_nodes = 1; /* nothing to pass on */
-
-    /* The attention of a head. */
-    shape->n_batch = desc->n_batch ? desc->n_batch : 1;
-    shape->n_q_heads = desc->n_q_heads;
-    shape->n_kv_heads = desc->latent.size ? 1 : desc->n_kv_heads;
-    shape->n_read_heads = desc->n_kv_heads;
-    shape->head_size = desc->head_size;
-    shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
-    shape->kv_size[0] = desc->latent.size ? desc->latent.size : shape->head_size;
-    shape->kv_size[1] = desc->latent.size ? 0 : shape->v_head_size;
-    shape->latent = desc->latent;
-    shape->type = desc->type;
-    shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
-    shape->softcap = desc->softcap;
-
-    /* How it travels. */
-    shape->sends_again = desc->sends_again;
-    shape->carried_type =
-        desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->group = -1;
-    shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
-    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
-    shape->n_parts = desc->n_masks ? desc->n_masks : 1;
-    shape->has_trees = desc->has_trees != 0;
-    return MEMO_STATUS_OK;
-}
-
-/* The shape of a group of heads; of the only one, if there is one. */
-MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
-    memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
-    return part;
-}
-
-/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_hybrid_largest {
-    memoi_shape shape;
-    int64_t needed[2]; /* of queries, of keys */
-} memoi_hybrid_largest;
-
-MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
-    memoi_hybrid_largest largest = MEMO_ZERO(memoi_hybrid_largest);
-    largest.shape = *shape;
-    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_hybrid_group_of(shape, g);
-        memo_ulysses_heads* heads = &largest.shape.heads;
-        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
-        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
-            largest.needed[what > 0] =
-                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
-    }
-    return largest;
-}
-
-/* Tensors that need no exchange and no rounding are computed in the user's memory. */
-MEMOI int memoi_hybrid_is_direct(const memoi_shape* shape) {
-    return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
-}
-
-typedef struct memoi_hybrid_carver {
-    char* base;
-    int64_t n_bytes;
-} memoi_hybrid_carver;
-
-MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
-    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-}
-
-/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
-MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
-                                    char* kv[2]) {
-    int64_t element_bytes = memo_type_bytes(shape->type);
-    *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
-    for (int is_v = 0; is_v < 2; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            kv[is_v] =
-                memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-}
-
-/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
-                                       int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows = shape->key_sharding.ring_tokens;
-    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
-    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
-    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
-        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
-        buffers->expanded[is_v] =
-            memoi_hybrid_carve(carver, n * size * memo_type_bytes(shape->type));
-        if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_hybrid_carve(carver, n * size * 4);
-    }
-}
-
-/* What the buffers of a pass are carved from. */
-typedef struct memoi_hybrid_carving {
-    const memoi_shape* shape;
-    memoi_hybrid_carver c;
-    int64_t bytes;           /* of an element */
-    int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
-    int64_t q_rows, kv_rows; /* of this rank */
-    int64_t q_size, kv_size; /* the larger head, of both */
-    int32_t has_ring, has_ulysses, is_grouped, is_direct, is_backward;
-} memoi_hybrid_carving;
-
-/* First, so that forward and backward have the ring's buffers at the same place: then the waits
- * that order the use of a buffer in a pass order its use between passes, too. */
-MEMOI void memoi_hybrid_carve_ring(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
-    const memoi_shape* shape = v->shape;
-    for (int is_v = 0; is_v < 2; is_v++)
-        b->ring.kv[is_v] =
-            memoi_hybrid_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                          memoi_ring_row_bytes(shape, is_v));
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_hybrid_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
-}
-
-/* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_hybrid_carve_ulysses(memoi_hybrid_carving* v, const int64_t needed[2],
-                                      memoi_hybrid_buffers* b) {
-    const memoi_shape* shape = v->shape;
-    const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
-    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
-    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
-    const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
-    if (!v->has_ulysses) return;
-    for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
-        memoi_hybrid_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_hybrid_carve(&v->c, memob_max(kv_bytes, q_bytes));
-
-    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
-        b->results[0] =
-            memoi_hybrid_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
-    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
-    if (!v->is_backward || !v->is_grouped) return;
-    for (int i = 0; i < 2; i++)
-        b->d_out[i] = memoi_hybrid_carve(&v->c, v->n_q * v->q_size * v->bytes);
-    for (int i = 0; i < 2; i++)
-        b->results[1 + i] = memoi_hybrid_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
-}
-
-MEMOI void memoi_hybrid_carve_gradients(memoi_hybrid_carving* v, memoi_hybrid_buffers* b) {
-    const memoi_shape* shape = v->shape;
-    const int64_t carried_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV); /* of a row */
-    const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
-    const int rounds = shape->carried_type != MEMO_TYPE_F32;
-    for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_hybrid_carve(&v->c, v->n_q * 4);
-    b->dots_rows = b->dots[0];
-    if (v->has_ulysses)
-        b->dots_rows = (float*)memoi_hybrid_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
-    for (int i = 0; i < 2; i++)
-        b->ring.d_kv[i] =
-            (float*)memoi_hybrid_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
-
-    /* Of the ring, and of the rows that a rank holds for its node. */
-    if (v->has_ring && rounds)
-        b->ring.d_kv_step = (float*)memoi_hybrid_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
-    b->ring.gradients = memoi_hybrid_carve(
-        &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_hybrid_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
-    if (shape->n_nodes > 1 && rounds)
-        b->nodes.given = memoi_hybrid_carve(&v->c, n_rows * carried_bytes);
-
-    /* Replicas are sent and summed in fp32. */
-    for (int i = 0; i < 2 && shape->is_replicated; i++)
-        b->sums[i] = i && !v->is_grouped
-                         ? b->sums[0]
-                         : (float*)memoi_hybrid_carve(&v->c, v->kv_rows * shape->n_kv_heads *
-                                                                 v->kv_size * 4);
-}
-
-/* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
-                                      int is_backward, memoi_hybrid_buffers* b) {
-    const memoi_shape* shape = &largest->shape;
-    const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
-    memoi_hybrid_carving v = MEMO_ZERO(memoi_hybrid_carving);
-    v.shape = shape;
-    v.c.base = base;
-    v.bytes = memo_type_bytes(shape->type);
-    v.n_q = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
-    v.n_kv[0] = memoi_ring_kv_elements(shape, 0);
-    v.n_kv[1] = memoi_ring_kv_elements(shape, 1);
-    v.q_rows = shape->n_batch * shape->sharding.local_tokens;
-    v.kv_rows = shape->n_batch * shape->key_sharding.local_tokens;
-    v.q_size = memob_max(shape->head_size, shape->v_head_size);
-    v.kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
-    v.has_ring = shape->sharding.ring > 1;
-    v.has_ulysses = shape->sharding.ulysses > 1;
-    v.is_grouped = shape->n_groups > 1;
-    v.is_direct = memoi_hybrid_is_direct(shape);
-    v.is_backward = is_backward;
-
-    memset(b, 0, sizeof *b);
-    memoi_hybrid_carve_ring(&v, b);
-    memoi_hybrid_carve_ulysses(&v, largest->needed, b);
-    b->out = (float*)memoi_hybrid_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
-    if (is_backward) {
-        memoi_hybrid_carve_gradients(&v, b);
-    } else {
-        const int merges = v.has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_hybrid_carve(&v.c, merges * v.n_q * 4);
-    }
-    return v.c.n_bytes;
-}
-
-/* Of forward and backward.  Returns the bytes needed. */
-MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* shape, char* base,
-                                     memoi_hybrid_buffers buffers[2]) {
-    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
-    const int64_t n_bytes = memoi_hybrid_carve_pass(&largest, base, 0, &buffers[0]);
-    return memob_max(n_bytes, memoi_hybrid_carve_pass(&largest, base, 1, &buffers[1]));
-}
-
-memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
-                                             memo_sp_attention_sizes* sizes, memo_error* error) {
-    memoi_shape shape;
-    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
-    memoi_hybrid_buffers buffers[2];
-    memoi_hybrid_carver saved = {NULL, 0};
-    char *q_heads, *kv_heads[2];
-    memset(sizes, 0, sizeof *sizes);
-    if (status) return status;
-    sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
-    for (int32_t g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again;
-         g++) {
-        memoi_shape group = memoi_hybrid_group_of(&shape, g);
-        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
-    }
-    sizes->saved_bytes = saved.n_bytes;
-    sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
-    sizes->heads = memoi_shape_split_heads(shape.n_q_heads, shape.n_read_heads,
-                                           shape.sharding.ulysses, shape.ulysses_rank);
-    return MEMO_STATUS_OK;
-}
 
 /* --- what all ranks must agree on ---
  *
@@ -459,7 +40,7 @@ enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
 typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
-/* Of the shape and its shardings. */
+/* Adds the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
@@ -484,7 +65,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     }
 }
 
-/* Of the rest of an exchange: the masks, complete with the documents of shardings. */
+/* Adds the rest of an exchange: the masks, complete with the documents of shardings. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
@@ -523,7 +104,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
-    memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
+    memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
@@ -552,11 +133,11 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     }
 
     /* Scratch memory. */
-    n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
+    n_bytes = memoi_buffers_carve_all(&a->shape, NULL, a->buffers);
     if (!status && !desc->device_memory && n_bytes)
         status = memo_device_alloc(device, n_bytes, &a->target.memory, error);
     if (n_bytes)
-        memoi_hybrid_carve_all(
+        memoi_buffers_carve_all(
             &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->target.memory),
             a->buffers);
     return status;
@@ -673,7 +254,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->has_sinks = desc->has_sinks != 0;
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
-    if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
+    if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
             error,
             "memo_exchange_desc.sharding: does not match the attention's, which is "
@@ -745,7 +326,7 @@ typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
     memoi_shape groups[2]; /* of heads: even and odd ones */
     memoi_target target;
-    memoi_hybrid_buffers buffers;
+    memoi_buffers buffers;
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
@@ -787,15 +368,15 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    memoi_hybrid_carver saved = {(char*)t->saved, 0};
+    memoi_buffers_carver saved = {(char*)t->saved, 0};
     int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
     for (int32_t earlier = 0; earlier <= g; earlier++) {
-        memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
-        memoi_hybrid_carve_heads(&part, &saved, q, kv);
+        memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
+        memoi_buffers_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
     }
     if (!walk->shape->sends_again) return;
@@ -811,7 +392,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
 MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
-    const memoi_hybrid_buffers* b = &walk->buffers;
+    const memoi_buffers* b = &walk->buffers;
     const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
     const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
     const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
@@ -819,7 +400,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
                                    shape->type};
     const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
-    walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
+    walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
 
     walk->ulysses.shape = &walk->groups[g % 2];
@@ -850,7 +431,7 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
      * there are two. */
     for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
     ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 }
 
@@ -858,9 +439,9 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const memoi_hybrid_buffers* b = &walk->buffers;
+    const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;

@@ -1,7 +1,10 @@
 #pragma once
 #include "sp/shardings.h"
 /* ---- >>masks ------------------------------------------------------------------------------------
- * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
+ * Knows: positions and documents.  Knows nothing of ranks, shardings or devices.
+ *
+ * 1. Interval ends do not cross: a query sees [begin, end), begin <= end.
+ * 2. Neither end of the intervals of a level descends from a query to the next. */
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -30,6 +33,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = memob_max(own + after, *begin);
+    MEMO_ASSERT(*begin <= *end); /* 1 */
 }
 
 /* --- trees --- */
@@ -67,7 +71,7 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
         for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
             first[q] = low;
             end[q] = high;
-            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1]));
+            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1])); /* 2 */
         }
     }
 }

@@ -54,7 +54,7 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
     memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
     n->seen = n->latest;
-    MEMO_ASSERT(n->seen >= point);
+    MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
 /* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
@@ -63,19 +63,11 @@ MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_re
     const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
     const int32_t n_nodes = n->plan->shape.n_nodes;
     const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t row = memoi_ring_row(shape, is_v);
-    const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-    for (int32_t b = 0; b < shape->n_batch; b++) {
-        char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-        rows += b * shape->key_sharding.ring_tokens * row_bytes;
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t count = p->rows[k].end - p->rows[k].begin;
-            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
-                                 is_receive ? rows : rows + p->rows[k].begin * row_bytes,
-                                 count * row, shape->type, peer);
-            if (is_receive) rows += count * row_bytes;
-        }
-    }
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
+    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
+                               rows + b * all_bytes, peer);
 }
 
 /* Announces a crossing, and opens its group of messages. */
@@ -104,6 +96,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
+    MEMO_ASSERT(d < 3 || n->latest >= n->first + d - 2); /* 1: enqueued behind ring d - 2 */
     if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
     if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
@@ -147,6 +140,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
+    MEMO_ASSERT(n->latest == n->first + d); /* 2, 3: behind ring d */
     if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
     if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {

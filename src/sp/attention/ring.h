@@ -4,9 +4,12 @@
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
- * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
+ * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
+ *
+ * 1. A step waits for exchanges that are enqueued before it.
+ * 2. A call of the local attention has query heads that share key heads evenly. */
 
-/* Of one rank; those that are not needed are NULL. */
+/* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
     char* kv[2]; /* pools: keys and values of other ranks */
     float *block_out, *block_lse;
@@ -133,6 +136,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
  * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
  * them, so this ends, too. */
 MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
+    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
     if (n <= ring->n_awaited) return;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
@@ -309,6 +313,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
+
     for (int32_t q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
@@ -318,6 +323,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
         part.first_q_head += q - own->first_q;
         part.n_q_heads = next - q;
         part.n_kv_heads = (next - 1) / group - q / group + 1;
+        MEMO_ASSERT(part.n_q_heads % part.n_kv_heads == 0); /* 2 */
         memoi_ring_block_move(&part, 0, 0, q - own->first_q,
                               latent->size ? 0 : q / group - own->first_kv);
         if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
@@ -392,6 +398,23 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           memoi_ring_kv_elements(shape, is_v) * 4);
 }
 
+/* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
+ * where they arrive, one after another.  Returns the address behind the latter. */
+MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm* comm, int tensor,
+                                   const memoi_exchange_pieces* p, int is_receive, char* rows,
+                                   int32_t peer) {
+    const int64_t row = memoi_ring_row(ring->shape, tensor);
+    const int64_t row_bytes = memoi_ring_row_bytes(ring->shape, tensor);
+    for (int32_t k = 0; k < p->n; k++) {
+        const int64_t n = p->rows[k].end - p->rows[k].begin;
+        memoi_target_message(ring->target, stream, comm, !is_receive,
+                             is_receive ? rows : rows + p->rows[k].begin * row_bytes, n * row,
+                             memoi_ring_type(ring->shape, tensor), peer);
+        if (is_receive) rows += n * row_bytes;
+    }
+    return rows;
+}
+
 /* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
  * the owner. */
 MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
@@ -400,28 +423,23 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
     const int32_t peer =
         ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const memo_type type = memoi_ring_type(shape, tensor);
-    const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
-    char* address;
+    const int64_t row = memoi_ring_row(shape, tensor);
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, tensor);
+    char* rows;
     if (!is_kv) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
                              memoi_ring_contribution(ring, s, is_receive),
-                             memoi_ring_rows(ring, tensor, s, is_receive) * row, type, peer);
+                             memoi_ring_rows(ring, tensor, s, is_receive) * row,
+                             memoi_ring_type(shape, tensor), peer);
         return;
     }
-
-    /* Pieces lie in the owner's rows; they arrive one after another. */
-    address = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
+    rows = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p =
-            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
-        for (int32_t k = 0; k < p->n; k++) {
-            const int64_t n = p->rows[k].end - p->rows[k].begin;
-            const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
-            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                 address + (is_own ? first * row_bytes : 0), n * row, type, peer);
-            if (!is_own) address += n * row_bytes;
-        }
+        rows = memoi_ring_send_pieces(
+            ring, MEMOI_TARGET_RING, ring->comm, tensor,
+            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0),
+            is_receive, rows, peer);
+        if (is_own) rows += all_bytes;
     }
 }
 
@@ -483,7 +501,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* Of an exchange that adds what comes back. */
+/* The use of an exchange that adds what comes back. */
 MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
     return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
 }

@@ -86,7 +86,7 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     if (!heads.n_kv) heads.n_q = 0;
     if (!shares) return heads;
 
-    /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
+    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
      * heads. */
     first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
     n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;

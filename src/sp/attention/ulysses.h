@@ -4,7 +4,10 @@
 #include "sp/attention/shape.h"
 /* ---- >>ulysses exchange -------------------------------------------------------------------------
  * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
- * or attention. */
+ * or attention.
+ *
+ * 1. Rows are packed for the heads that peers need, no more: staging has room for these.
+ * 2. Heads that arrive by rows are all placed. */
 
 /* A tensor to exchange: in each row n elements per head. */
 typedef struct memoi_exchanged {
@@ -119,6 +122,7 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
+    MEMO_ASSERT(staged <= m->to_heads_bytes); /* 1 */
     for (int64_t i = 0; i < m->n_pieces; i++) {
         const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
         memoi_target_copy_rows(
@@ -207,4 +211,5 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
+    MEMO_ASSERT(packed == u->staging + (m.n_needed - m.own.n) * m.unit * m.n_rows); /* 2 */
 }

@@ -1,0 +1,93 @@
+#pragma once
+#include "memo/engine.h"
+#include "memo/law.h"
+/* ---- >>sink -------------------------------------------------------------------------------------
+ * Knows: how operations of a law wait for each other on a device.  Knows nothing of what they move.
+ *
+ * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what
+ * was enqueued, so they are right in every order.
+ *
+ * 1. An event that is waited for was recorded behind the operation that is meant. */
+
+typedef struct memob_sink {
+    memob_engine engine; /* events: those of each stream */
+    memob_law law;
+    memob_waits waits;
+    memob_records records;
+    int32_t first_event[MEMOB_N_STREAMS];
+    int32_t has_failed; /* the last call */
+} memob_sink;
+
+/* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
+ * used.  The engine's first two events are the compute stream's. */
+MEMOI void memoi_sink_count_events(memob_sink* sink, int32_t n_streams) {
+    for (int32_t s = 0; s < n_streams; s++) {
+        sink->first_event[s] = sink->engine.n_events;
+        sink->records.n_events[s] = sink->law.n_events[s];
+        sink->engine.n_events += (int32_t)memob_max(sink->law.n_events[s], s ? 1 : 2);
+    }
+}
+
+MEMOI void memoi_sink_free(memob_sink* sink) {
+    memob_engine_release(&sink->engine);
+    memob_arrays_free(&sink->engine.arrays);
+    memob_law_free(&sink->law);
+    memob_waits_free(&sink->waits);
+}
+
+/* Returns the event of the stream; -1: none is recorded. */
+MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
+    memob_engine* e = &sink->engine;
+    int32_t event;
+    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
+    if (e->status) return -1;
+    event = memoi_records_add(&sink->records, stream, number);
+    memob_engine_record(e, stream, sink->first_event[stream] + event);
+    return event;
+}
+
+/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
+ * done. */
+MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
+    memob_engine* e = &sink->engine;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        int32_t event;
+        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
+        event = memoi_records_find(&sink->records, s, wait->of[s]);
+        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+            event = memoi_sink_record(sink, s, sink->waits.n[s]);
+        if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
+    }
+}
+
+/* A stream waits for all that the trainer has given another. */
+MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
+    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    memoi_sink_wait(sink, stream, &wait);
+}
+
+/* Every stream waits for all that the others were given. */
+MEMOI void memoi_sink_join(memob_sink* sink) {
+    memob_engine* e = &sink->engine;
+    int32_t events[MEMOB_N_STREAMS];
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
+        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
+        events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
+            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
+                memob_engine_wait(e, s, sink->first_event[other] + events[other]);
+    if (e->status) return;
+    memoi_waits_join(&sink->waits);
+    sink->has_failed = 0;
+}
+
+/* Begins a call.  After a failed one, or an abandoned step, waits that the law counts on may be
+ * missing, so the streams join. */
+MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
+    memob_engine_call(&sink->engine, error);
+    if (sink->has_failed) memoi_sink_join(sink);
+}

@@ -1,0 +1,245 @@
+#pragma once
+#include "memo/states_places.h"
+/* ---- >>states items -----------------------------------------------------------------------------
+ * Knows: the lists of a step, and which states their visits use.  Knows nothing of streams.
+ *
+ * Visits of a list, with FIRST as layer 0 and LAST as the last one:
+ *
+ *   forward    up.  FIRST stays in use while layer 1 computes.  With deferred updates, each layer's
+ *              update comes right before its forward.
+ *   backward   down.  LAST, which also computes its forward there, stays in use while the layer
+ *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
+ *              a layer come when nobody uses the layer any more.
+ *   update     up.
+ *
+ * 1. The first backward of a step writes gradients, the others change them; updates spend them.
+ * 2. No two layers that one visit uses have the same place.
+ * 3. Which list comes next is known when a list begins, but for a mistake; see >>states. */
+
+/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
+MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
+    const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
+    const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
+    const int is_fused = update_at == MEMOB_UPDATE_FUSED;
+    const int is_deferred = update_at == MEMOB_UPDATE_DEFERRED;
+    switch (list) {
+    case MEMOB_STATES_NOTHING: return 0;
+    case MEMOB_STATES_FORWARD:
+        return forward | backward | more |
+               (is_fused ? 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED : 0);
+    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
+    case MEMOB_STATES_BACKWARD:
+    case MEMOB_STATES_MORE_BACKWARD:
+        return forward |
+               (is_fused ? 0u
+                         : 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE));
+    case MEMOB_STATES_FUSED:
+    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
+    default: return forward;
+    }
+}
+
+MEMOI int memoi_states_is_fused(int32_t list) {
+    return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
+}
+
+/* 1: the list updates each layer. */
+MEMOI int memoi_states_list_updates(int32_t list) {
+    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(list);
+}
+
+/* The streamed states of a layer that a pass uses on the device. */
+MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
+    uint32_t needs = states->used_by[pass];
+    if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
+        needs |= states->used_by[MEMOB_FORWARD];
+    if (pass == MEMOB_UPDATE && states->updates) return 0;
+    return needs & states->layers[layer].streamed & ~states->hosted;
+}
+
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
+                                  uint32_t in_lists, int32_t is_deferred) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0, is_deferred};
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    it->first_use[it->n_visits] = it->n_uses;
+}
+
+/* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
+MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
+    memob_states_items* it = &states->items;
+    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    uint32_t used = on_host
+                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
+                        : memob_states_needs(states, pass, layer);
+    for (; used; used &= used - 1) {
+        const int32_t s = __builtin_ctz(used);
+        const int is_gradient = (int)(states->gradients >> s & 1);
+        memob_use use = {it->n_visits - 1,
+                         layer * states->n_states + s,
+                         MEMOB_USE_READ,
+                         on_host,
+                         on_host ? 0 : memoi_states_offsets(states, layer, s)[0],
+                         MEMOB_HOST_DEFAULT};
+        if (pass == MEMOB_BACKWARD && is_gradient)
+            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+        if (pass == MEMOB_UPDATE)
+            use.how = is_gradient                ? MEMOB_USE_SPEND
+                      : states->made >> s & 1    ? MEMOB_USE_WRITE
+                      : states->updated >> s & 1 ? MEMOB_USE_CHANGE
+                                                 : MEMOB_USE_READ;
+        it->uses[it->n_uses++] = use;
+    }
+    it->first_use[it->n_visits] = it->n_uses;
+}
+
+MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists,
+                                   int32_t is_deferred) {
+    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists, is_deferred);
+    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+}
+
+MEMOI void memoi_states_list_forwards(memob_states* states) {
+    const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        if (states->update_at == MEMOB_UPDATE_DEFERRED)
+            memoi_states_add_update(states, l, deferred, 1);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
+        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
+    }
+}
+
+MEMOI void memoi_states_list_backwards(memob_states* states) {
+    const int32_t last = states->n_layers - 1;
+    const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    for (int32_t l = last; l >= 0; l--) {
+        for (int more = 0; more < 2; more++) {
+            const uint32_t lists =
+                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
+                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists, 0);
+            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
+            if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
+        }
+        if (states->update_at != MEMOB_UPDATE_FUSED || l == last) continue;
+        if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
+        memoi_states_add_update(states, l, fused, 0);
+    }
+}
+
+/* Bytes that come and go are items; others have 0 bytes. */
+MEMOI void memoi_states_fill_items(memob_states* states) {
+    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++, i++) {
+            const int64_t* offsets = memoi_states_offsets(states, l, s);
+            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
+            const memob_item item = {
+                moves >> s & 1 ? states->states[s].size_bytes : 0,   1, 0, -1, -1, offsets[1],
+                states->layers[l].spilled >> s & 1 ? offsets[2] : -1};
+            states->items.items[i] = item;
+        }
+}
+
+/* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
+ * before it brings, and what it prepares for the second. */
+MEMOI void memoi_states_pair_lists(memob_states* states) {
+    memob_states_items* it = &states->items;
+    for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
+        for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
+            if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
+            it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
+            it->lists[it->n_lists++] = list;
+            it->lists[it->n_lists++] = next;
+            it->table_of[list][next] = it->n_lists / 3;
+        }
+}
+
+/* Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+    memob_states_items* it = &states->items;
+    const int64_t n = states->n_layers, n_items = n * states->n_states;
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
+    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
+    it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
+    it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
+    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
+    if (it->arrays.failed) return memob_no_memory(error, "the items of states");
+    memoi_states_fill_items(states);
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
+    memoi_states_list_forwards(states);
+    memoi_states_list_backwards(states);
+    for (int32_t l = 0; l < states->n_layers; l++)
+        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE, 0);
+    memoi_states_pair_lists(states);
+    MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
+    return MEMO_STATUS_OK;
+}
+
+/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
+ * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
+    const memob_states_items* it = &states->items;
+    memob_law_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = it->visits;
+    desc.n_visits = it->n_visits;
+    desc.items = it->items;
+    desc.n_items = states->n_layers * states->n_states;
+    desc.uses = it->uses;
+    desc.n_uses = it->n_uses;
+    desc.lists = it->lists;
+    desc.in_lists = it->in_lists;
+    desc.n_lists = it->n_lists;
+    desc.has_no_events = 1;
+    desc.updates_on_host = states->updates != NULL;
+    return memob_law_make(&desc, &states->sink.law, error);
+}
+
+/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
+ * counts the items of each piece. */
+MEMOI void memoi_states_find_alone(memob_states* states) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    for (int32_t i = 0; i < n_items; i++)
+        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+            states->owners[p]++;
+    for (int32_t i = 0; i < n_items; i++) {
+        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
+        int is_alone = !(on_host >> i % states->n_states & 1);
+        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        if (is_alone) states->items.items[i].lives_on = 2;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
+}
+
+/* The bytes of places: each piece is of the same items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
+    memob_states_items* it = &states->items;
+    const int32_t n_items = states->n_layers * states->n_states;
+    int64_t* borders = (int64_t*)memob_calloc(2 * (int64_t)n_items, sizeof *borders);
+    int64_t n = 0;
+    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
+    states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
+    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
+    for (int32_t i = 0; i < n_items && borders; i++) {
+        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
+        if (!it->items[i].n_bytes) continue;
+        borders[n++] = at;
+        borders[n++] = at + it->items[i].n_bytes;
+    }
+    if (borders) n = memoi_sort_borders(borders, n);
+    for (int32_t i = 0; i < n_items && borders && !it->arrays.failed; i++) {
+        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
+        if (!it->items[i].n_bytes) continue;
+        states->pieces[2 * i] = (int32_t)memoi_cell_at(borders, n, at);
+        states->pieces[2 * i + 1] = (int32_t)memoi_cell_at(borders, n, at + it->items[i].n_bytes);
+    }
+    if (borders && !it->arrays.failed) memoi_states_find_alone(states);
+    MEMO_FREE(borders);
+    return it->arrays.failed || !borders ? memob_no_memory(error, "the pieces of states")
+                                         : MEMO_STATUS_OK;
+}

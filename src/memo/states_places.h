@@ -1,0 +1,339 @@
+#pragma once
+#include "memo/sink.h"
+/* ---- >>states places ----------------------------------------------------------------------------
+ * Knows: which states lie in which place.  Knows nothing of the order of a step.
+ *
+ * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
+ * come to the device before a visit of its layer uses them, and go back after one has changed them.
+ *
+ * Layers with streamed states use two places on the device in turn, each as large as the layers
+ * there need, so the states of one layer travel while another layer computes.  A place has all
+ * states of a layer: those of the optimizer are free all through the backward, so the first updates
+ * find theirs there.  What all layers share (an embedding) is a layer of its own kind.
+ *
+ * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
+ * the device.
+ *
+ * Update on the host.  States that only the update uses never leave the host, and have no place on
+ * the device. */
+
+/* Start from all zero. */
+typedef struct memob_states_desc {
+    const memo_device* device; /* checked; may be NULL unless an engine is created */
+    memo_stream compute_stream;
+    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
+    int32_t computes_on_host;    /* likewise */
+    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
+    int32_t n_states, n_layers;
+    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
+    const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
+    double spill_bytes_per_s;
+    int32_t update_at; /* memob_update_at; NONE: PASS.  On the host DEFERRED is PASS, too */
+    void *device_memory, *host_memory; /* as in memo_swap_desc */
+    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
+     * on a thread of the device, by launch_host on the file's stream.  All states that the update
+     * uses are then streamed and not spilled; they are at memob_states_get_host_address.  The
+     * function may run as late as the next forward of the layer, so what changes from step to step,
+     * such as a step number, belongs in a state. */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user; /* its first argument */
+} memob_states_desc;
+
+typedef struct memob_states_sizes {
+    int64_t device_bytes; /* resident_bytes + both places */
+    int64_t host_bytes;   /* pinned */
+    int64_t resident_bytes;
+    int64_t spill_bytes; /* of the file */
+} memob_states_sizes;
+
+typedef struct memob_states_layer {
+    uint32_t has, streamed, spilled; /* bit s: state s */
+    int32_t place;                   /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients;           /* a backward of this step has ended */
+} memob_states_layer;
+
+/* The update of a layer on the host. */
+typedef struct memob_states_update {
+    memo_host_call call;
+    struct memob_states* states;
+    int32_t layer;
+} memob_states_update;
+
+/* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
+ * of their own. */
+typedef enum memob_states_list {
+    MEMOB_STATES_NOTHING = 0, /* no visits */
+    MEMOB_STATES_FORWARD,
+    MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
+    MEMOB_STATES_BACKWARD,       /* the first of a step */
+    MEMOB_STATES_MORE_BACKWARD,
+    MEMOB_STATES_FUSED, /* as BACKWARD, with updates */
+    MEMOB_STATES_MORE_FUSED,
+    MEMOB_STATES_UPDATE,
+    MEMOB_STATES_N_LISTS
+} memob_states_list;
+
+/* Of each list all visits, and what they use.  Item l * n_states + s is state s of layer l. */
+typedef struct memob_states_items {
+    int32_t n_visits, n_uses, n_lists;
+    memob_visit* visits;
+    uint32_t* in_lists;
+    memob_item* items;
+    memob_use* uses;
+    int32_t* first_use; /* (n_visits + 1) */
+    int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
+    int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
+    memob_arrays arrays;
+} memob_states_items;
+
+typedef struct memob_states {
+    memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    int32_t update_at, n_layers, n_states;
+    memo_state states[MEMO_STATES_MAX];
+    uint32_t gradients, updated; /* which states they are */
+    uint32_t made;               /* the update writes all their bytes */
+    uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t hosted;             /* those that never leave the host */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user;
+    memob_states_update* updates; /* (n_layers); NULL: not on the host */
+    memob_states_layer* layers;   /* (n_layers) */
+    int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
+                                    spilled: in the file, and in a place on the host */
+    memob_states_sizes sizes;
+    memob_states_items items;
+
+    /* What lies on the device. */
+    int32_t* pieces; /* (n_layers * n_states, 2): the bytes of an item, of which each is */
+    int32_t* owners; /* (pieces): the item that lies there; -1: none */
+    char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
+
+    /* Where a step is. */
+    int32_t list, next;         /* NOTHING: no list; what is prepared */
+    int32_t behind;             /* what follows the backward of this micro-batch */
+    int32_t op, end;            /* of the law: the visit that is open or comes next */
+    int32_t is_visiting;        /* it is open */
+    int64_t number;             /* of that visit in its stream */
+    int32_t n_updates;          /* begun in this list */
+    int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
+    int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
+    int64_t n_unseen;           /* updates since all streams were synchronized without an error */
+} memob_states;
+
+/* The sizes and uses of states; all else of a desc is a session's.  With this limit no sum of bytes
+ * overflows. */
+MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
+    for (int32_t i = 0; i < desc->n_states; i++) {
+        const memo_state* state = &desc->states[i];
+        if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
+                "layers; 0 to 2^56 in all are valid",
+                (int)i, (long long)state->size_bytes, (int)desc->n_layers);
+        if (state->uses == 0 ||
+            (state->uses & ~(state->uses & MEMO_STATE_UPDATE ? (unsigned)MEMO_STATE_MADE : 0u)) >
+                MEMO_STATE_GRADIENT)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].uses: %u; a sum of "
+                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
+                                 "_MADE, or MEMO_STATE_GRADIENT alone, is valid",
+                                 (int)i, (unsigned)state->uses);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Bytes that the update of a layer uses. */
+MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer) {
+    const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
+    double n_bytes = 0;
+    for (int32_t s = 0; s < states->n_states; s++)
+        if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
+    return n_bytes;
+}
+
+MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
+    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
+    return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
+}
+
+/* Gives each state its offsets, and each layer its place.  Places lie behind resident states. */
+MEMOI void memoi_states_lay_out(memob_states* states) {
+    int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
+    int32_t n_streamed = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        memob_states_layer* layer = &states->layers[l];
+        int64_t in_place[2] = {0, 0};
+        layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int64_t size_bytes = states->states[s].size_bytes;
+            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
+            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
+            const int is_streamed = (int)(layer->streamed >> s & 1);
+            const int is_spilled = (int)(layer->spilled >> s & 1);
+            int64_t* offsets = memoi_states_offsets(states, l, s);
+            if (!(layer->has >> s & 1)) continue;
+            offsets[0] = is_streamed ? in_place[0] : stays[0];
+            offsets[1] = is_spilled ? in_place[1] : stays[1];
+            offsets[2] = stays[2];
+            if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
+            *(is_spilled ? &in_place[1] : &stays[1]) += is_spilled    ? in_file
+                                                        : is_streamed ? bytes
+                                                                      : 0;
+            stays[2] += is_spilled ? in_file : 0;
+        }
+        for (int32_t s = 0; s < 2 && layer->place >= 0; s++)
+            places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
+    }
+
+    if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+    for (int32_t l = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const memob_states_layer* layer = &states->layers[l];
+            int64_t* offsets = memoi_states_offsets(states, l, s);
+            if (layer->streamed >> s & 1)
+                offsets[0] += stays[0] + (layer->place ? places[0][0] : 0);
+            if (layer->spilled >> s & 1) offsets[1] += stays[1] + (layer->place ? places[1][0] : 0);
+        }
+    states->sizes.resident_bytes = stays[0];
+    states->sizes.device_bytes = stays[0] + places[0][0] + places[0][1];
+    states->sizes.host_bytes = stays[1] + places[1][0] + places[1][1];
+    states->sizes.spill_bytes = stays[2];
+}
+
+/* The write of a spilled state; the read follows it. */
+MEMOI int64_t memoi_states_spill_op(const memob_states* states, int32_t layer, int32_t state) {
+    return 2 * ((int64_t)layer * states->n_states + state);
+}
+
+/* The write and the read of each spilled state. */
+MEMOI void memoi_states_describe_spill(memob_states* states) {
+    memob_engine* e = &states->sink.engine;
+    for (int32_t l = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int64_t* offsets = memoi_states_offsets(states, l, s);
+            memob_spill_op* ops = &e->spill_ops[memoi_states_spill_op(states, l, s)];
+            for (int32_t is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
+                memob_spill_op_init(
+                    &ops[is_read], &e->file, !is_read,
+                    e->host_memory ? e->host_memory + offsets[1] : NULL, offsets[2],
+                    memob_align_up(states->states[s].size_bytes, MEMOB_SPILL_ALIGNMENT));
+        }
+}
+
+MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
+    const memob_states_update* u = (const memob_states_update*)update;
+    return u->states->update_host(u->states->user, u->layer, error);
+}
+
+/* Prepares updates on the host.  What they use must lie there. */
+MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_states_desc* desc,
+                                            memo_error* error) {
+    states->update_host = desc->update_host;
+    states->user = desc->user;
+    for (int32_t s = 0; s < desc->n_states; s++)
+        if ((desc->states[s].uses & ~(uint32_t)MEMO_STATE_MADE) == MEMO_STATE_UPDATE)
+            states->hosted |= 1u << s;
+
+    for (int32_t l = 0; l < desc->n_layers; l++) {
+        const memob_states_layer* layer = &states->layers[l];
+        const uint32_t used = layer->has & (states->updated | states->gradients);
+        const memob_states_update update = {
+            {memob_states_run_update, &states->updates[l], NULL}, states, l};
+        if (used & (~layer->streamed | layer->spilled))
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.update_host: layer %d has states for the update "
+                "that are not streamed, or that are spilled; stream all of them, "
+                "and spill none",
+                (int)l);
+        states->updates[l] = update;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
+                                    memo_error* error) {
+    static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
+                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    memob_engine* e = &states->sink.engine;
+    memo_status status = memoi_states_check_desc(desc, error);
+    if (status) return status;
+    states->n_layers = desc->n_layers;
+    states->n_states = desc->n_states;
+    states->update_at = desc->update_at;
+    if (desc->update_host && desc->update_at == MEMOB_UPDATE_DEFERRED)
+        states->update_at = MEMOB_UPDATE_PASS;
+    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->offsets =
+        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
+    if (desc->update_host)
+        states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
+    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
+
+    /* Who has which state. */
+    for (int32_t s = 0; s < desc->n_states; s++) {
+        const memo_state* state = &desc->states[s];
+        states->states[s] = *state;
+        for (int32_t pass = 0; pass < 4; pass++)
+            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
+        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
+        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
+        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
+        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
+            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
+                states->layers[l].has |= 1u << s;
+    }
+    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
+        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
+        if (desc->spilled)
+            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+    }
+
+    if (desc->update_host) {
+        status = memoi_states_take_updates(states, desc, error);
+        if (status) return status;
+    }
+    memoi_states_lay_out(states);
+    if (states->sizes.spill_bytes) {
+        e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op,
+                                   memoi_states_spill_op(states, desc->n_layers, 0));
+        if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
+        memoi_states_describe_spill(states);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memob_states_free(memob_states* states) {
+    memoi_sink_free(&states->sink);
+    memob_arrays_free(&states->items.arrays);
+}
+
+/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
+MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_states_sizes* sizes,
+                                         memo_error* error) {
+    memob_states states = MEMO_ZERO(memob_states);
+    const memo_status status = memob_states_init(&states, desc, error);
+    if (!status) *sizes = states.sizes;
+    memob_states_free(&states);
+    return status;
+}
+
+/* Addresses between begin and end of the layer, and in pinned host memory for update_host; they
+ * never change.  NULL: the layer lacks the state, or has it elsewhere. */
+MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
+    const int64_t offset = memoi_states_offsets(states, layer, state)[0];
+    const uint32_t has = states->layers[layer].has & ~states->hosted;
+    return has >> state & 1 ? memoi_at(states->sink.engine.device_memory, offset) : NULL;
+}
+MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
+                                          int32_t state) {
+    const memob_states_layer* l = &states->layers[layer];
+    const int64_t offset = memoi_states_offsets(states, layer, state)[1];
+    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
+                                                   : NULL;
+}

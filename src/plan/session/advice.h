@@ -1,0 +1,188 @@
+#pragma once
+#include "plan/session/slices.h"
+/* --- >>session advice ---
+ * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ *
+ * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
+ * shapes at once; with a tile less it makes none. */
+
+typedef struct memoi_advice {
+    const memo_session_desc* desc;
+    const memo_profile* profile; /* of the caller's plan */
+    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
+    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;          /* a tile of the smallest tensor */
+    memoi_rows_effort effort;
+    int fits; /* the latest plan does */
+} memoi_advice;
+
+enum { MEMOI_ADVICE_PLANS_MAX = 64 };
+
+/* Takes the figures of a plan: all ranks have the same then. */
+MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
+                                    memo_error* error) {
+    int64_t values[4] = {0, 0, 0, 0};
+    a->fits = !status && memoi_step_plan_fits(plan);
+    for (; plan && !status; plan = plan->next) {
+        values[1] = memob_max(values[1], plan->device_bytes);
+        values[2] = memob_max(values[2], plan->host_bytes);
+        values[3] = memob_max(values[3], plan->disk_bytes);
+    }
+    status = memoi_session_agree(a->desc, status, values, 4, error);
+    memcpy(a->needed, values + 1, sizeof a->needed);
+    return status;
+}
+
+/* Plans within budgets, and says nothing. */
+MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+    memo_session_desc own = *a->desc;
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    own.device_bytes = budgets[0];
+    own.host_bytes = budgets[1];
+    own.disk_bytes = budgets[2];
+    own.log.write = NULL;
+    own.device_memory = own.host_memory = NULL; /* of one size */
+    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
+    status = memoi_advice_take(a, plan, status, error);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
+/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
+ * down until the outcome changes (step 0); then halves of what is left. */
+MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
+    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
+    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
+}
+
+/* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
+ * less does not.  first: what a plan needs that lacked it. */
+MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
+                                          int64_t* budgets, memo_error* error) {
+    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+        const int is_down = high > 0;
+        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
+        budgets[tier] = memoi_advice_next(low, high, step, first);
+        status = memoi_advice_try(a, budgets, error);
+        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
+        *(a->fits ? &high : &low) = budgets[tier];
+    }
+    a->fits = high > 0;
+    budgets[tier] = high;
+    return status;
+}
+
+/* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
+ * one alone if that is enough, first one that the plan lacks; otherwise all. */
+MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
+                                    memo_error* error) {
+    int64_t needed[3];
+    int is_lacking[3];
+    memo_status status = MEMO_STATUS_OK;
+    memcpy(needed, a->needed, sizeof needed);
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t k = 0; k < 6 && !status; k++) {
+        const int32_t t = k % 3;
+        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+        memcpy(budgets, a->budgets, sizeof a->budgets);
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (status || !a->fits) continue;
+        is_other[t] = 1;
+        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+
+    memset(budgets, 0, sizeof a->budgets);
+    if (!status) status = memoi_advice_try(a, budgets, error);
+    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+        if (!a->budgets[t]) continue;
+        budgets[t] = a->budgets[t];
+        status = memoi_advice_try(a, budgets, error);
+        if (status || a->fits) continue;
+        is_other[t] = 1;
+        budgets[t] = 0;
+        status = memoi_advice_try(a, budgets, error);
+        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+    }
+    return status;
+}
+
+/* What the shape's plan lacks.  The first budget that changes is its subject. */
+MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
+                            int32_t shape, memo_step_plan* plan) {
+    int32_t lacking = 0, other;
+    size_t n;
+    while (!is_other[lacking]) lacking++;
+    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
+                               budgets[lacking]);
+    for (other = lacking + 1; other < 3 && !is_other[other];) other++;
+    n = strlen(plan->shortage);
+    if (other < 3)
+        snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
+                 memoi_session_tiers[other], (long long)budgets[other]);
+}
+
+/* Replaces what the plan's shapes lack by budgets that were tried. */
+MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan* plan, memo_error* error) {
+    memoi_advice a;
+    int64_t budgets[3], least[5];
+    int is_other[3] = {0, 0, 0};
+    int32_t shape = 0, other = 2;
+    memo_status status;
+    memset(&a, 0, sizeof a);
+    a.desc = desc;
+    a.profile = profile;
+    a.effort = MEMOI_ROWS_EFFORT_SHORT;
+    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+
+    /* The least of all ranks. */
+    a.budgets[0] = desc->device_bytes;
+    a.budgets[1] = desc->host_bytes;
+    a.budgets[2] = desc->disk_bytes;
+    a.unit_bytes = INT64_MAX;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        if (desc->tensors[t].row_bytes > 0)
+            a.unit_bytes = memob_min(a.unit_bytes, desc->tensors[t].row_bytes);
+    a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
+                             memob_min(a.unit_bytes, (int64_t)1 << 30) *
+                                 memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
+    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    least[4] = -a.unit_bytes;
+    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -least[4];
+
+    if (!status && desc->log.write)
+        desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
+    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+
+    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
+    while (other >= 0 && !is_other[other]) other--;
+    while (other >= 0 && a.effort && !status && a.fits) {
+        a.effort =
+            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
+    }
+    for (; plan && !status && a.fits; plan = plan->next, shape++)
+        if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_status status;
+    *plan = NULL;
+    if (memob_check_given("memo_session_plan", "desc", desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
+}

@@ -1,0 +1,676 @@
+/* test_law.c - the operations of random lists against a reference that knows uses, bytes and the
+ * definition of a race, and nothing of stays, cells and clocks.
+ *
+ * A random problem runs through a few lists.  Its visits and copies are played on bytes that hold
+ * values, in the order of enqueueing and in random orders that streams and waits allow.  Every byte
+ * that a visit reads must hold the item's value.  Any two operations that touch a byte, one writing
+ * it, must have a path between them; without any of the waits some pair must not.  Without any of
+ * the copies some visit must read a wrong value. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+enum {
+    DEVICE = 40,
+    ITEMS_MAX = 60,
+    USES_MAX = 1200,
+    VISITS_MAX = 120,
+    OPS_MAX = 2000,
+    RANGES_MAX = 40,
+    SEQUENCE_MAX = 8,
+    TIER = 4096 /* bytes of each memory, at most */
+};
+
+typedef struct problem {
+    memob_list list;
+    memob_item items[ITEMS_MAX];
+    memob_use uses[USES_MAX];
+    memob_law_desc desc;
+    int32_t lists[SEQUENCE_MAX]; /* desc.lists */
+    int32_t n_lists;
+    int32_t sequence[SEQUENCE_MAX]; /* tables that run */
+    int32_t n_sequence;
+} problem;
+
+typedef struct range {
+    int64_t begin, end, expected, left; /* expected -1: not read; left -1: not written */
+} range;
+
+typedef struct operation {
+    int stream, n_ranges, n_waits, list, kind, is_awaited;
+    range ranges[RANGES_MAX];
+    int waits[MEMOB_N_STREAMS];
+} operation;
+
+static problem p;
+static operation ops[OPS_MAX];
+static int n_ops;
+static int64_t n_waits_all, n_ops_all, n_copies_dropped, n_same, n_early;
+static memo_error error;
+
+static int pick(int low, int high) { return (int)memo_test_int(low, high); }
+
+/* ---- random problems ---- */
+
+static void random_list(void) {
+    static memob_turn turns[64];
+    memob_list_desc desc;
+    int32_t n_turns = 0;
+    memset(&desc, 0, sizeof desc);
+    desc.n_layers = pick(1, 4);
+    desc.n_slices = pick(0, 2) ? 1 : pick(2, 3);
+    desc.n_micro_batches = pick(1, 3);
+    desc.has_ends = pick(0, 1);
+    desc.order = pick(0, 2);
+    desc.update = pick(0, 3);
+    desc.is_forward_only = desc.order != MEMOB_ORDER_TURNS && pick(0, 9) == 0;
+    if (desc.is_forward_only) desc.update = MEMOB_UPDATE_NONE;
+    if (desc.order == MEMOB_ORDER_TURNS) { /* 1F1B, sometimes with WEIGHTS turns of their own */
+        const int ahead = pick(0, desc.n_micro_batches - 1), has_weights = pick(0, 1);
+        for (int32_t m = 0; m < desc.n_micro_batches + ahead; m++) {
+            const memob_turn forward = {MEMOB_FORWARD, m, 0};
+            const memob_turn backward = {MEMOB_BACKWARD, m - ahead, 0};
+            const memob_turn weights = {MEMOB_WEIGHTS, m - ahead, 0};
+            if (m < desc.n_micro_batches) turns[n_turns++] = forward;
+            if (m >= ahead) turns[n_turns++] = backward;
+            if (m >= ahead && has_weights) turns[n_turns++] = weights;
+        }
+        desc.turns = turns;
+        desc.n_turns = n_turns;
+    }
+    CHECK(memob_list_make(&desc, &p.list, &error) == MEMO_STATUS_OK);
+}
+
+static int compare_uses(const void* left, const void* right) {
+    const memob_use *a = (const memob_use*)left, *b = (const memob_use*)right;
+    return a->visit != b->visit ? memob_compare(a->visit, b->visit)
+                                : memob_compare(a->item, b->item);
+}
+
+static memob_use* add_use(int32_t visit, int32_t how, int64_t at) {
+    const memob_use use = {visit, p.desc.n_items, how, 0, at, -1};
+    p.uses[p.desc.n_uses] = use;
+    return &p.uses[p.desc.n_uses++];
+}
+
+/* Items of every life at random addresses, used by random visits. */
+static void random_items(void) {
+    static char taken[VISITS_MAX][DEVICE];
+    int64_t host = 0, file = 0;
+    const int n_items = pick(1, 14), n_windows = pick(1, 3);
+    int64_t windows[3], parcel_bytes[4] = {0, 0, 0, 0};
+    memset(taken, 0, sizeof taken);
+    p.desc.n_parcels = pick(0, 4);
+    p.desc.n_places = p.desc.n_parcels ? pick(1, p.desc.n_parcels) : 0;
+    for (int w = 0; w < n_windows; w++, host += 6) windows[w] = host;
+
+    for (int i = 0; i < n_items; i++) {
+        memob_item* item = &p.items[p.desc.n_items];
+        const int32_t lives_on = pick(0, 1), share = pick(10, 70);
+        const int32_t stays_put = pick(0, 2) ? 90 : 50;
+        const int first_use = p.desc.n_uses;
+        int32_t begins_in_evaluation = 0;
+        int64_t at = pick(0, DEVICE - 6);
+        memset(item, 0, sizeof *item);
+        item->n_bytes = pick(0, 9) ? pick(1, 6) : 0;
+        item->lives_on = lives_on;
+        item->is_kept = pick(0, 9) == 0;
+        item->copy_of = item->parcel = -1;
+        item->file = -1;
+        if (!lives_on && p.desc.n_parcels && pick(0, 1)) {
+            item->parcel = pick(0, p.desc.n_parcels - 1);
+            item->host = parcel_bytes[item->parcel];
+            parcel_bytes[item->parcel] += item->n_bytes;
+        } else if (lives_on && pick(0, 2) == 0) {
+            item->host = windows[pick(0, n_windows - 1)];
+            item->file = file;
+            file += item->n_bytes;
+        } else {
+            item->host = host;
+            host += item->n_bytes;
+        }
+
+        for (int32_t v = 0; v < p.list.n_visits; v++) {
+            const memob_visit* visit = &p.list.visits[v];
+            const int is_evaluated = visit->pass == MEMOB_FORWARD && !visit->micro_batch;
+            const int is_first = p.desc.n_uses == first_use;
+            int is_free = 1;
+            int32_t how = pick(0, 9);
+            memob_use* use;
+            if (pick(0, 99) >= share || item->is_kept) continue;
+            if (!lives_on && visit->pass == MEMOB_UPDATE) continue;
+            if (!lives_on && is_evaluated && !is_first && !begins_in_evaluation) continue;
+            if (pick(0, 99) >= stays_put) at = pick(0, DEVICE - 6);
+            for (int64_t b = at; b < at + item->n_bytes; b++) is_free &= !taken[v][b];
+            if (!is_free || p.desc.n_uses >= USES_MAX) continue;
+            if (is_first) begins_in_evaluation = is_evaluated;
+            how = how < 4    ? MEMOB_USE_READ
+                  : how < 7  ? MEMOB_USE_CHANGE
+                  : how < 9  ? MEMOB_USE_WRITE
+                  : lives_on ? MEMOB_USE_READ
+                             : MEMOB_USE_MAKE;
+            if (is_first && !lives_on) how = pick(0, 3) ? MEMOB_USE_WRITE : MEMOB_USE_MAKE;
+            use = add_use(v, how, at);
+            if (visit->pass == MEMOB_UPDATE && p.desc.updates_on_host && lives_on &&
+                item->file < 0) {
+                use->is_on_host = 1;
+                continue;
+            }
+            memset(&taken[v][at], 1, (size_t)item->n_bytes);
+        }
+        p.desc.n_items++;
+    }
+
+    /* Updates on the host use nothing on the device. */
+    for (int k = 0; k < p.desc.n_uses; k++) {
+        const int is_update = p.list.visits[p.uses[k].visit].pass == MEMOB_UPDATE;
+        if (is_update && p.desc.updates_on_host && !p.uses[k].is_on_host)
+            p.uses[k--] = p.uses[--p.desc.n_uses];
+    }
+    for (int k = 0; k < 4; k++) p.desc.place_bytes = memob_max(p.desc.place_bytes, parcel_bytes[k]);
+    p.desc.places_at = host;
+    p.desc.parcels_at = file;
+}
+
+/* A hidden state that layers hand on slice by slice, and each layer's copy of its input. */
+static void random_slices(void) {
+    const memob_list_desc* d = &p.list.desc;
+    const int n = d->n_layers, n_slices = d->n_slices, bytes = pick(1, 3);
+    const int has_copies = pick(0, 2);
+    int64_t host = 0;
+    for (int m = 0; m < d->n_micro_batches; m++)
+        for (int s = 0; s < n_slices; s++) {
+            const int handed = p.desc.n_items;
+            const memob_item hidden = {bytes, 0, 0, -1, -1, host, -1};
+            p.items[p.desc.n_items] = hidden;
+            host += bytes;
+            for (int32_t v = 0; v < p.list.n_visits; v++) {
+                const memob_visit* visit = &p.list.visits[v];
+                const int is_back = visit->pass == MEMOB_BACKWARD, l = visit->layer;
+                const int64_t next = host + (l + 1) * bytes;
+                if (visit->micro_batch != m || visit->slice != s || l < 0 || l >= n) continue;
+                if (visit->pass > MEMOB_BACKWARD) continue;
+                add_use(v, l == (is_back ? n - 1 : 0) ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                        (l * n_slices + s) % 2 * bytes)
+                    ->host = has_copies && !is_back && l + 1 < n ? next : -1;
+            }
+            p.desc.n_items++;
+            for (int l = 0; l < n && has_copies && p.desc.n_items < ITEMS_MAX; l++) {
+                const memob_item input = {bytes, 0, 0, handed, -1, host + l * bytes, -1};
+                p.items[p.desc.n_items] = input;
+                for (int32_t v = 0; v < p.list.n_visits; v++) {
+                    const memob_visit* visit = &p.list.visits[v];
+                    if (visit->micro_batch != m || visit->slice != s || visit->layer != l ||
+                        visit->pass > MEMOB_BACKWARD)
+                        continue;
+                    add_use(v, visit->pass ? MEMOB_USE_READ : MEMOB_USE_WRITE,
+                            2 * bytes + (l * n_slices + s) % 2 * bytes);
+                }
+                p.desc.n_items++;
+            }
+            host += n * bytes;
+        }
+}
+
+/* Returns 0: too large. */
+static int random_problem(void) {
+    static const int32_t kinds[] = {MEMOB_LIST_EVERY,      MEMOB_LIST_FIRST, MEMOB_LIST_PENDING,
+                                    MEMOB_LIST_EVALUATION, MEMOB_LIST_BATCH, MEMOB_LIST_UPDATE};
+    const int is_steady = pick(0, 1);
+    memob_list_free(&p.list);
+    memset(&p, 0, sizeof p);
+    random_list();
+    if (p.list.n_visits > 40) return 0;
+    p.desc.updates_on_host = pick(0, 3) == 0;
+    if (pick(0, 3))
+        random_items();
+    else
+        random_slices();
+    qsort(p.uses, (size_t)p.desc.n_uses, sizeof *p.uses, compare_uses);
+
+    /* A step and those behind it, or any sequence. */
+    p.n_lists = 0;
+    p.lists[p.n_lists++] = MEMOB_LIST_FIRST;
+    for (int k = 0; k < 2; k++)
+        p.lists[p.n_lists++] = is_steady ? (int32_t)MEMOB_LIST_EVERY : kinds[pick(0, 5)];
+    if (!is_steady) p.lists[p.n_lists++] = MEMOB_LIST_EVERY;
+    p.desc.n_tables = p.n_lists - 1;
+    for (int k = 0; k < p.desc.n_tables; k++) p.sequence[p.n_sequence++] = k;
+    for (int k = 0; k < 2 && is_steady; k++) p.sequence[p.n_sequence++] = 1;
+    p.desc.lists = p.lists;
+    p.desc.n_lists = p.n_lists;
+    p.desc.visits = p.list.visits;
+    p.desc.n_visits = p.list.n_visits;
+    p.desc.items = p.items;
+    p.desc.uses = p.uses;
+    return 1;
+}
+
+/* ---- the reference ---- */
+
+static int64_t owner[TIER], latest_at[ITEMS_MAX]; /* the item that used a byte last */
+static int64_t value[ITEMS_MAX], fresh, memory[3 * TIER], start[3 * TIER];
+
+static void add_range(operation* o, int64_t begin, int64_t n_bytes, int64_t expected,
+                      int64_t left) {
+    const range r = {begin, begin + n_bytes, expected, left};
+    CHECK(o->n_ranges < RANGES_MAX && begin >= 0 && begin + n_bytes <= 3 * TIER);
+    o->ranges[o->n_ranges++] = r;
+}
+
+/* What a visit reads and leaves, from its uses alone.  Bytes of a MAKE are there if nothing has
+ * touched them since the item's latest use, which was at the same address. */
+static void play_visit(operation* o, const memob_op* op, int list) {
+    const int64_t entry_list = list + 1;
+    int64_t before[ITEMS_MAX];
+    int n_made = 0;
+    memcpy(before, value, sizeof before);
+    for (int u = 0; u < p.desc.n_uses; u++) {
+        const memob_use* use = &p.uses[u];
+        const memob_item* item = &p.items[use->item];
+        const int64_t at = use->is_on_host ? TIER + item->host : use->at;
+        const int64_t name = use->item + 1 + (item->lives_on ? 0 : entry_list * 1000);
+        int64_t left = -1;
+        int is_there = latest_at[use->item] == at, is_made;
+        if (use->visit != op->visit || !item->n_bytes) continue;
+        for (int64_t b = 0; b < item->n_bytes && !use->is_on_host; b++)
+            is_there &= owner[use->at + b] == name;
+        is_made = use->how == MEMOB_USE_MAKE && !is_there;
+        for (int64_t b = 0; b < item->n_bytes && !use->is_on_host; b++) owner[use->at + b] = name;
+        latest_at[use->item] = at;
+        n_made += is_made;
+        if (use->how == MEMOB_USE_WRITE || use->how == MEMOB_USE_CHANGE)
+            left =
+                item->copy_of >= 0 && before[item->copy_of] >= 0 ? before[item->copy_of] : ++fresh;
+        if (is_made) left = value[use->item] > 0 ? value[use->item] : ++fresh;
+        add_range(o, at, item->n_bytes,
+                  use->how == MEMOB_USE_WRITE || is_made ? -1 : value[use->item], left);
+        if (left >= 0) value[use->item] = left;
+    }
+    CHECK(n_made == op->n_parts);
+}
+
+static void play_copy(operation* o, const memob_law* law, const memob_op* op) {
+    static const int tiers[5][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 2}, {2, 1}};
+    for (int k = 0; k < op->n_parts; k++) {
+        const memob_part* part = &law->parts[op->first_part + k];
+        add_range(o, tiers[op->kind][0] * TIER + part->from, part->n_bytes, 0, -1);
+        add_range(o, tiers[op->kind][1] * TIER + part->to, part->n_bytes, -1, 0);
+    }
+}
+
+/* All operations of the sequence, with the waits that sinks see. */
+static void play(const memob_law* law) {
+    memob_waits waits;
+    static int ring[MEMOB_N_STREAMS][1 << 12];
+    CHECK(memob_waits_make(&waits, law->n_cells, law->n_kept, &error) == MEMO_STATUS_OK);
+    n_ops = 0;
+    fresh = 1000;
+    memset(owner, 0, sizeof owner);
+    memset(latest_at, 0, sizeof latest_at);
+    for (int64_t b = 0; b < 3 * TIER; b++) start[b] = 0;
+    for (int i = 0; i < p.desc.n_items; i++) {
+        const int64_t at =
+            p.items[i].file >= 0 ? 2 * TIER + p.items[i].file : TIER + p.items[i].host;
+        value[i] = p.items[i].lives_on ? i + 1 : -1;
+        for (int64_t b = at; b < at + p.items[i].n_bytes && p.items[i].lives_on; b++)
+            start[b] = i + 1;
+    }
+    for (int s = 0; s < p.n_sequence; s++) {
+        const int table = p.sequence[s];
+        for (int i = 0; i < p.desc.n_items; i++)
+            if (!p.items[i].lives_on) value[i] = -1;
+        for (int k = law->begin[table]; k < law->begin[table + 1]; k++) {
+            const memob_op* op = &law->ops[k];
+            operation* o = &ops[n_ops];
+            memob_numbers wait;
+            const int64_t number = memob_law_add(law, &waits, k, &wait);
+            memset(o, 0, sizeof *o);
+            o->stream = op->stream;
+            o->kind = op->kind;
+            o->is_awaited = op->is_awaited;
+            o->list = s;
+            if (op->kind == MEMOB_OP_VISIT)
+                play_visit(o, op, s);
+            else
+                play_copy(o, law, op);
+            for (int q = 0; q < MEMOB_N_STREAMS; q++)
+                if (wait.of[q]) o->waits[o->n_waits++] = ring[q][wait.of[q] & 4095];
+            ring[op->stream][number & 4095] = n_ops++;
+            CHECK(n_ops < OPS_MAX);
+            n_waits_all += o->n_waits;
+        }
+    }
+    n_ops_all += n_ops;
+    memob_waits_free(&waits);
+}
+
+/* Runs an operation; returns 0: a visit read a wrong value. */
+static int run(const operation* o) {
+    int is_right = 1;
+    for (int k = 0; k < o->n_ranges; k++) {
+        const range* r = &o->ranges[k];
+        for (int64_t b = r->begin; b < r->end && o->kind == MEMOB_OP_VISIT; b++)
+            is_right &= r->expected < 0 || memory[b] == r->expected;
+    }
+    for (int k = 0; k < o->n_ranges; k++) {
+        const range* r = &o->ranges[k];
+        for (int64_t b = r->begin; b < r->end && o->kind == MEMOB_OP_VISIT && r->left >= 0; b++)
+            memory[b] = r->left;
+        if (o->kind == MEMOB_OP_VISIT || !(k & 1)) continue;
+        memcpy(&memory[r->begin], &memory[o->ranges[k - 1].begin],
+               (size_t)(r->end - r->begin) * sizeof *memory);
+    }
+    return is_right;
+}
+
+/* In the order of enqueueing, without copy `range` of operation `without`; -1: with all.  Returns
+ * the number of visits with a wrong value; -1: the copy changes no byte. */
+static int run_in_order(int without, int copy) {
+    int n_wrong = 0;
+    memcpy(memory, start, sizeof memory);
+    for (int i = 0; i < n_ops; i++) {
+        operation o = ops[i];
+        if (i == without) {
+            const range *from = &o.ranges[2 * copy], *to = from + 1;
+            if (!memcmp(&memory[from->begin], &memory[to->begin],
+                        (size_t)(to->end - to->begin) * sizeof *memory))
+                return -1;
+            o.ranges[2 * copy].end = o.ranges[2 * copy].begin;
+            o.ranges[2 * copy + 1].end = o.ranges[2 * copy + 1].begin;
+        }
+        n_wrong += !run(&o);
+    }
+    return n_wrong;
+}
+
+/* In a random order that streams and waits allow. */
+static int run_in_random_order(void) {
+    static char is_done[OPS_MAX];
+    int next[MEMOB_N_STREAMS], n_left = n_ops, n_wrong = 0;
+    memcpy(memory, start, sizeof memory);
+    memset(is_done, 0, sizeof is_done);
+    for (int s = 0; s < MEMOB_N_STREAMS; s++)
+        for (next[s] = 0; next[s] < n_ops && ops[next[s]].stream != s;) next[s]++;
+    while (n_left) {
+        const int s = pick(0, MEMOB_N_STREAMS - 1);
+        int is_ready = next[s] < n_ops;
+        for (int k = 0; is_ready && k < ops[next[s]].n_waits; k++)
+            if (!is_done[ops[next[s]].waits[k]]) is_ready = 0;
+        if (!is_ready) continue;
+        n_wrong += !run(&ops[next[s]]);
+        is_done[next[s]++] = 1;
+        n_left--;
+        while (next[s] < n_ops && ops[next[s]].stream != s) next[s]++;
+    }
+    return n_wrong;
+}
+
+static int conflict(const operation* a, const operation* b) {
+    for (int i = 0; i < a->n_ranges; i++)
+        for (int k = 0; k < b->n_ranges; k++)
+            if (a->ranges[i].begin < b->ranges[k].end && b->ranges[k].begin < a->ranges[i].end &&
+                (a->ranges[i].left >= 0 || b->ranges[k].left >= 0))
+                return 1;
+    return 0;
+}
+
+/* Pairs without a path between them; without a wait of an operation (-1: with all). */
+static int count_races(int without, int wait) {
+    static uint64_t before[OPS_MAX][OPS_MAX / 64];
+    static char is_known, pairs[OPS_MAX][OPS_MAX];
+    int latest[MEMOB_N_STREAMS], n_races = 0;
+    for (int s = 0; s < MEMOB_N_STREAMS; s++) latest[s] = -1;
+    if (without < 0) is_known = 0;
+    for (int i = 0; i < n_ops; i++) {
+        const int n_words = n_ops / 64 + 1;
+        memset(before[i], 0, sizeof before[i]);
+        for (int k = -1; k < ops[i].n_waits; k++) {
+            const int from = k < 0 ? latest[ops[i].stream] : ops[i].waits[k];
+            if (from < 0 || (i == without && k == wait)) continue;
+            for (int w = 0; w < n_words; w++) before[i][w] |= before[from][w];
+            before[i][from / 64] |= (uint64_t)1 << from % 64;
+        }
+        latest[ops[i].stream] = i;
+        for (int k = 0; k < i; k++) {
+            if (!is_known)
+                pairs[i][k] = ops[i].stream != ops[k].stream && conflict(&ops[i], &ops[k]);
+            n_races += pairs[i][k] && !(before[i][k / 64] >> k % 64 & 1);
+        }
+    }
+    is_known = 1;
+    return n_races;
+}
+
+/* Each wait alone is needed, and each copy. */
+static void check_all_needed(void) {
+    for (int i = 0; i < n_ops; i++)
+        for (int w = 0; w < ops[i].n_waits; w++) CHECK(count_races(i, w) > 0);
+    for (int i = 0; i < n_ops && p.n_lists == 3; i++)
+        for (int c = 0; ops[i].kind != MEMOB_OP_VISIT && c < ops[i].n_ranges / 2; c++) {
+            int n_wrong;
+            if (ops[i].list >= p.n_sequence - 2) continue; /* what follows may lie behind the end */
+            n_wrong = run_in_order(i, c);
+            n_copies_dropped += n_wrong > 0;
+            n_same += n_wrong == -1;
+            if (n_wrong == 0 && ops[i].kind == MEMOB_OP_READ)
+                n_early++; /* a parcel came back to a free place, and had to leave again */
+            else
+                CHECK(n_wrong != 0);
+        }
+}
+
+/* ---- the clock ---- */
+
+static double spans_s[OPS_MAX], ends_s[OPS_MAX], seen_s[OPS_MAX];
+static int n_seen;
+
+static void see(void* user, const memob_op* op, double begin_s, double end_s) {
+    (void)user;
+    (void)op;
+    (void)begin_s;
+    if (n_seen < OPS_MAX) seen_s[n_seen++] = end_s;
+}
+
+/* Ends of operations and the step's seconds, against sums along streams and waits. */
+static void check_clock(const memob_law* law) {
+    static double visit_s[VISITS_MAX], make_s[ITEMS_MAX];
+    memob_costs costs = {visit_s, make_s, 0.25, 0.5, 2, 3, 0, 1.5, 2.5, {0, 0}, see, NULL};
+    double now_s[MEMOB_N_STREAMS] = {0}, list_s[SEQUENCE_MAX] = {0};
+    memob_step_times times;
+    for (int v = 0; v < VISITS_MAX; v++) visit_s[v] = pick(0, 8);
+    for (int i = 0; i < ITEMS_MAX; i++) make_s[i] = pick(0, 4);
+    for (int i = 0, at = 0; i < n_ops; i++) {
+        const int table = p.sequence[ops[i].list];
+        const memob_op* op;
+        double end_s = now_s[ops[i].stream];
+        if (!i || ops[i].list != ops[i - 1].list) at = law->begin[table];
+        op = &law->ops[at++];
+        spans_s[i] = op->kind == MEMOB_OP_VISIT   ? visit_s[op->visit]
+                     : op->kind == MEMOB_OP_STORE ? 0.25 * op->n_parts + (double)op->n_bytes / 2
+                     : op->kind == MEMOB_OP_LOAD  ? 0.25 * op->n_parts + (double)op->n_bytes / 3
+                     : op->kind == MEMOB_OP_WRITE ? 0.5 * op->n_parts + (double)op->n_bytes / 1.5
+                                                  : 0.5 * op->n_parts + (double)op->n_bytes / 2.5;
+        for (int k = 0; k < op->n_parts && op->kind == MEMOB_OP_VISIT; k++)
+            spans_s[i] += make_s[law->parts[op->first_part + k].item];
+        for (int w = 0; w < ops[i].n_waits; w++)
+            if (ends_s[ops[i].waits[w]] > end_s) end_s = ends_s[ops[i].waits[w]];
+        ends_s[i] = now_s[ops[i].stream] = end_s + spans_s[i];
+        list_s[ops[i].list] = now_s[MEMOB_STREAM_COMPUTE];
+    }
+    n_seen = 0;
+    CHECK(memob_clock_run(law, &costs, &times, &error) == MEMO_STATUS_OK);
+    for (int i = 0; i < n_seen && i < n_ops; i++) CHECK(fabs(seen_s[i] - ends_s[i]) < 1e-9);
+    CHECK(n_seen >= n_ops && fabs(times.first_s - list_s[0]) < 1e-9);
+}
+
+/* A store of 60 bytes and a load of 60 bytes begin together, at 10 bytes/s each alone. */
+TEST(directions_share_a_limit) {
+    static const memob_visit visits[] = {
+        {MEMOB_FORWARD, 0, 0, 0, 0}, {MEMOB_FORWARD, 1, 0, 0, 0}, {MEMOB_FORWARD, 2, 0, 0, 0}};
+    static const memob_item items[] = {
+        {60, 0, 0, -1, -1, 0, -1}, {60, 1, 0, -1, -1, 60, -1}, {60, 0, 0, -1, -1, 120, -1}};
+    static const memob_use uses[] = {{0, 0, MEMOB_USE_WRITE, 0, 0, -1},
+                                     {0, 2, MEMOB_USE_WRITE, 0, 60, -1},
+                                     {1, 1, MEMOB_USE_READ, 0, 60, -1},
+                                     {2, 0, MEMOB_USE_READ, 0, 120, -1}};
+    static const double visit_s[] = {1, 1, 1};
+    static const double limits[] = {0, 20, 15, 10}, ends_of_load_s[] = {7, 7, 10, 11.5};
+    const memob_law_desc desc = {visits, 3, items, 3, uses,      4, NULL, NULL, 0,    0,
+                                 0,      0, 0,     0, {0, 0, 0}, 0, 0,    0,    NULL, NULL};
+    memob_law law;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    for (int k = 0; k < 4; k++) {
+        const memob_costs costs = {visit_s, NULL, 0, 0, 10, 10, limits[k], 0, 0, {0, 0}, see, NULL};
+        memob_step_times times;
+        n_seen = 0;
+        CHECK(memob_clock_run(&law, &costs, &times, &error) == MEMO_STATUS_OK);
+        /* visit 0 ends at 1; the store at 7; the load beside it; the visit that reads it. */
+        CHECK(law.ops[1].kind == MEMOB_OP_STORE && fabs(seen_s[1] - 7) < 1e-9);
+        CHECK(law.ops[2].kind == MEMOB_OP_LOAD && law.parts[law.ops[2].first_part].item == 1);
+        CHECK(fabs(seen_s[2] - ends_of_load_s[k]) < 1e-9);
+    }
+    memob_law_free(&law);
+}
+
+/* Stores behind one visit.  Items whose bytes another item takes at once leave first, though item 0
+ * is used again before them; of these two, item 2 is used again first. */
+TEST(stores_go_in_the_order_in_which_they_are_awaited) {
+    static const memob_visit visits[] = {{MEMOB_FORWARD, 0, 0, 0, 0},
+                                         {MEMOB_FORWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 1, 0, 0, 0},
+                                         {MEMOB_BACKWARD, 0, 0, 0, 0},
+                                         {MEMOB_WEIGHTS, 0, 0, 0, 0}};
+    static const memob_item items[] = {{8, 0, 0, -1, -1, 0, -1},
+                                       {8, 0, 0, -1, -1, 8, -1},
+                                       {8, 0, 0, -1, -1, 16, -1},
+                                       {16, 0, 0, -1, -1, 24, -1}};
+    static const memob_use uses[] = {
+        {0, 0, MEMOB_USE_WRITE, 0, 0, -1}, /* read elsewhere by visit 2; nobody takes its bytes */
+        {0, 1, MEMOB_USE_WRITE, 0, 8, -1}, {0, 2, MEMOB_USE_WRITE, 0, 16, -1},
+        {1, 3, MEMOB_USE_WRITE, 0, 8, -1}, /* takes the bytes of both */
+        {2, 0, MEMOB_USE_READ, 0, 32, -1}, {3, 2, MEMOB_USE_READ, 0, 16, -1},
+        {4, 1, MEMOB_USE_READ, 0, 8, -1}};
+    memob_law_desc desc;
+    memob_law law;
+    memset(&desc, 0, sizeof desc);
+    desc.visits = visits;
+    desc.n_visits = 5;
+    desc.items = items;
+    desc.n_items = 4;
+    desc.uses = uses;
+    desc.n_uses = 7;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    for (int k = 0; k < 3; k++) {
+        static const int32_t order[] = {2, 1, 0};
+        CHECK(law.ops[1 + k].kind == MEMOB_OP_STORE &&
+              law.parts[law.ops[1 + k].first_part].item == order[k]);
+    }
+    memob_law_free(&law);
+}
+
+/* A list's operations are those of the list before, from the second on. */
+static void check_repeats(void) {
+    memob_law law;
+    const memob_op *a, *b;
+    int n;
+    p.lists[3] = MEMOB_LIST_EVERY;
+    p.desc.n_lists = 4;
+    p.desc.n_tables = 3;
+    CHECK(memob_law_make(&p.desc, &law, &error) == MEMO_STATUS_OK);
+    n = law.begin[2] - law.begin[1];
+    CHECK(law.begin[3] - law.begin[2] == n);
+    for (int k = 0; k < n; k++) {
+        a = &law.ops[law.begin[1] + k];
+        b = &law.ops[law.begin[2] + k];
+        CHECK(a->kind == b->kind && a->visit == b->visit && a->n_parts == b->n_parts &&
+              a->n_touches == b->n_touches && a->list == 1 && b->list == 2);
+        for (int i = 0; i < a->n_parts && i < b->n_parts; i++)
+            CHECK(law.parts[a->first_part + i].item == law.parts[b->first_part + i].item &&
+                  law.parts[a->first_part + i].from == law.parts[b->first_part + i].from &&
+                  law.parts[a->first_part + i].to == law.parts[b->first_part + i].to);
+    }
+    memob_law_free(&law);
+}
+
+/* Each visit of a step once, in an order that training allows. */
+TEST(lists) {
+    for (int round = 0; round < 500; round++) {
+        const memob_list_desc* d = &p.list.desc;
+        static int16_t at[4][8][4][4]; /* pass, layer + 1, slice, micro-batch: 1 + visit */
+        int n = 0, has_weights = 0;
+        memob_list_free(&p.list);
+        random_list();
+        memset(at, 0, sizeof at);
+        for (int v = 0; v < p.list.n_visits; v++) {
+            const memob_visit* x = &p.list.visits[v];
+            int16_t* seen = &at[x->pass][x->layer + 1][x->slice][x->micro_batch];
+            CHECK(x->layer >= -d->has_ends && x->layer < d->n_layers + d->has_ends && !*seen);
+            CHECK(x->is_deferred ==
+                  (x->pass == MEMOB_UPDATE && d->update == MEMOB_UPDATE_DEFERRED));
+            *seen = (int16_t)(v + 1);
+            has_weights |= x->pass == MEMOB_WEIGHTS;
+        }
+        for (int l = d->has_ends ? -1 : 0; l < d->n_layers + d->has_ends; l++) {
+            const int n_slices = l < 0 || l == d->n_layers ? 1 : d->n_slices;
+            const int update = at[MEMOB_UPDATE][l + 1][0][0];
+            int first = INT_MAX, last = 0;
+            for (int m = 0; m < d->n_micro_batches; m++)
+                for (int s = 0; s < n_slices; s++) {
+                    const int forward = at[MEMOB_FORWARD][l + 1][s][m];
+                    const int backward = at[MEMOB_BACKWARD][l + 1][s][m];
+                    const int weights = at[MEMOB_WEIGHTS][l + 1][s][m];
+                    n += 1 + !d->is_forward_only + has_weights;
+                    CHECK(forward && (backward == 0) == d->is_forward_only &&
+                          (weights == 0) == (has_weights == 0));
+                    CHECK(d->is_forward_only || forward < backward);
+                    CHECK(!has_weights || backward < weights);
+                    if (forward < first) first = forward;
+                    last = weights > backward ? (weights > last ? weights : last)
+                                              : (backward > last ? backward : last);
+                }
+            n += d->update != MEMOB_UPDATE_NONE;
+            CHECK((update == 0) == (d->update == MEMOB_UPDATE_NONE));
+            if (d->update == MEMOB_UPDATE_DEFERRED) CHECK(update == first - 1);
+            if (d->update == MEMOB_UPDATE_FUSED) CHECK(update == last + 1);
+            if (d->update == MEMOB_UPDATE_PASS)
+                CHECK(update > p.list.n_visits - d->n_layers - 2 * d->has_ends);
+        }
+        CHECK(n == p.list.n_visits);
+    }
+    memob_list_free(&p.list);
+}
+
+TEST(random_lists) {
+    const int n = memo_test_all() ? 10000 : 300;
+    const uint64_t seed = memo_test.state;
+    int n_refused = 0;
+    for (int k = 0; k < n; k++) {
+        memob_law law;
+        memo_status status;
+        memo_test.state = seed + (uint64_t)k * 1000003;
+        snprintf(memo_test.case_name, sizeof memo_test.case_name, "case %d", k);
+        if (!random_problem()) continue;
+        status = memob_law_make(&p.desc, &law, &error);
+        if (status) { /* parcels that are stored in parts, and too few places */
+            CHECK(status == MEMO_STATUS_INVALID_ARGUMENT && strstr(error.message, "n_places"));
+            n_refused++;
+            continue;
+        }
+        play(&law);
+        CHECK(count_races(-1, -1) == 0);
+        CHECK(run_in_order(-1, -1) == 0);
+        for (int r = 0; r < 3; r++) CHECK(run_in_random_order() == 0);
+        for (int i = 0; i < n_ops && p.n_lists == 3; i++)
+            for (int w = 0; w < ops[i].n_waits; w++) CHECK(ops[ops[i].waits[w]].is_awaited);
+        if (n_ops < 400 && k % 4 == 0) check_all_needed();
+        if (p.n_lists == 3) check_clock(&law);
+        if (p.n_lists == 3) check_repeats();
+        memob_law_free(&law);
+    }
+    printf("# %d problems, %d refused: %lld operations, %lld waits, %lld copies dropped and found, "
+           "%lld of the same bytes, %lld reads too early\n",
+           n, n_refused, (long long)n_ops_all, (long long)n_waits_all, (long long)n_copies_dropped,
+           (long long)n_same, (long long)n_early);
+    memob_list_free(&p.list);
+}

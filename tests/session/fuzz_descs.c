@@ -1,0 +1,711 @@
+/* fuzz_descs.c - fills the public structs with extreme numbers: each is refused with a message, or
+ * works.
+ *
+ * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers,
+ * extremes of 32 and 64 bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts
+ * of what they point to are those of the arrays, or what no array can have.  make fuzz runs it with
+ * clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were found. */
+#include <stddef.h>
+static void* fuzz_malloc(size_t n_bytes);
+#define MEMO_MALLOC(n_bytes) fuzz_malloc(n_bytes)
+#define MEMO_FREE(address)   free(address)
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
+#include "memo.h"
+#include "memo_plan.h"
+#include "memo_sp.h"
+#include "extras/memo_layout.h"
+#include "extras/memo_look.h"
+#include "fuzz.h"
+#include "tools/degrees_model.h"
+
+/* Large arrays are refused, as on a machine without memory for them. */
+static void* fuzz_malloc(size_t n_bytes) { return n_bytes > (64 << 20) ? NULL : malloc(n_bytes); }
+
+enum { FUZZ_N = 4 }; /* elements of every array */
+
+typedef struct fuzz_bytes {
+    const uint8_t* next;
+    size_t left;
+} fuzz_bytes;
+
+static int fuzz_pick(fuzz_bytes* in, int n) {
+    if (!in->left) return 0;
+    in->left--;
+    return *in->next++ % n;
+}
+
+static void fuzz_word(fuzz_bytes* in, void* word) {
+    static const int64_t integers[] = {1,         2,           3,    4,         8,
+                                       64,        512,         -1,   -2,        INT64_MIN,
+                                       INT64_MAX, INT32_MAX,   -512, 1LL << 62, 1LL << 31,
+                                       1LL << 32, 0x300000002, 1000, 4LL << 32};
+    static const double reals[] = {1, 0.5, 2, -1, 1e-300, 1e300, 1e9, 100};
+    const int k = fuzz_pick(in, 64);
+    int64_t integer = 0;
+    if (k < 19) integer = integers[k];
+    if (k == 19) integer = INT64_MIN + INT32_MAX;
+    memcpy(word, &integer, sizeof integer);
+    if (k < 20 || k >= 31) return; /* half the words are 0, the default */
+    double real = k < 28    ? reals[k - 20]
+                  : k == 28 ? (double)INFINITY
+                  : k == 29 ? -(double)INFINITY
+                            : NAN;
+    memcpy(word, &real, sizeof real);
+}
+
+/* All words of a struct. */
+static void fuzz_fill(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    memset(desc, 0, n_bytes);
+    for (size_t at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
+}
+
+/* FUZZ_POINTERS(a struct, its size, addresses of all its pointers or NULL) sets the pointers to
+ * NULL.  A struct of another size does not compile: a new pointer, which random words would turn
+ * into a crash of the fuzzer, must be listed here first, and get values to point to. */
+#define FUZZ_POINTERS(value, n_bytes, ...)                                                         \
+    do {                                                                                           \
+        typedef char list_the_pointers_and_the_new_size[sizeof(value) == (n_bytes) ? 1 : -1];      \
+        void* const pointers[] = {__VA_ARGS__};                                                    \
+        (void)sizeof(list_the_pointers_and_the_new_size);                                          \
+        for (size_t pointer = 0; pointer < sizeof pointers / sizeof *pointers; pointer++)          \
+            if (pointers[pointer]) memset(pointers[pointer], 0, sizeof(void*));                    \
+    } while (0)
+/* All words of a struct, then its pointers. */
+#define FUZZ_FILL(in, value, n_bytes, ...)                                                         \
+    do {                                                                                           \
+        fuzz_fill(in, &(value), sizeof(value));                                                    \
+        FUZZ_POINTERS(value, n_bytes, __VA_ARGS__);                                                \
+    } while (0)
+
+/* Up to three words of a valid struct, or of a table, become others. */
+static void fuzz_change(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    for (int i = fuzz_pick(in, 4); i > 0; i--)
+        fuzz_word(in, (char*)desc + 8 * fuzz_pick(in, (int)(n_bytes / 8)));
+}
+
+/* A float has the type of its own bytes, so it takes the reals in another way. */
+static float fuzz_float(fuzz_bytes* in) {
+    static const float values[] = {0, 1, 0.5f, -1, 1e-38f, 3e38f, INFINITY, -INFINITY, NAN};
+    return values[fuzz_pick(in, 9)];
+}
+
+/* A count of an array of FUZZ_N elements, or an impossible one. */
+static int64_t fuzz_count(fuzz_bytes* in) {
+    static const int64_t counts[] = {1, 2, FUZZ_N, 0, 3, -1, INT64_MIN, INT64_MAX, (int64_t)1e18};
+    return counts[fuzz_pick(in, 9)];
+}
+static int32_t fuzz_count_32(fuzz_bytes* in) {
+    static const int32_t counts[] = {1, 2, FUZZ_N, 0, 3, -1, INT32_MIN};
+    return counts[fuzz_pick(in, 7)];
+}
+
+static int fuzz_is_refused(memo_status status) {
+    if (!status) return 0;
+    FUZZ_CHECK(fuzz_error.status == status && fuzz_error.message[0]);
+    FUZZ_CHECK(strlen(fuzz_error.message) < sizeof fuzz_error.message);
+    return 1;
+}
+
+/* A table of rows: mostly rows of a layer that exist. */
+static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++)
+        if (fuzz_pick(in, 4))
+            rows[i] = fuzz_pick(in, 9) - 1;
+        else
+            fuzz_word(in, &rows[i]);
+}
+
+static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
+    for (int t = 0; t < FUZZ_N; t++) {
+        FUZZ_POINTERS(tensors[t], 24, &tensors[t].name);
+        tensors[t].name = "t";
+        fuzz_word(in, &tensors[t].row_bytes);
+        tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 12) - 2);
+        tensors[t].with = fuzz_pick(in, 4) ? 0 : fuzz_pick(in, 8) - 2;
+    }
+}
+
+/* ---- the structs ---- */
+
+static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tensor* tensors,
+                                int64_t* rows) {
+    fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
+    FUZZ_POINTERS(*desc, 224, &desc->device, &desc->compute_stream, &desc->copy_streams[0],
+                  &desc->copy_streams[1], &desc->copy_streams[2], &desc->tensors, &desc->order,
+                  &desc->layer_kinds, &desc->tensor_kinds, &desc->rows, &desc->device_memory,
+                  &desc->host_memory, &desc->spill_directory, &desc->desc_name);
+    fuzz_tensors(in, tensors);
+    fuzz_rows(in, rows);
+    desc->tensors = tensors;
+    desc->n_tensors = fuzz_count_32(in);
+    desc->n_layers = fuzz_count_32(in);
+    desc->rows = fuzz_pick(in, 2) ? rows : NULL;
+}
+
+enum { FUZZ_SWAP_TURNS = 3 * FUZZ_N };
+/* Micro-batches in flight: each place has up to FUZZ_N forwards, each followed later by its
+ * backward.  At times a turn is another, also of a place that no desc has. */
+static void fuzz_swap_order(fuzz_bytes* in, memo_swap_desc* desc, int32_t* order) {
+    int32_t n = 0, n_turns[FUZZ_N] = {0};
+    memset(order, 0, FUZZ_SWAP_TURNS * sizeof *order);
+    desc->n_places = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
+    if (fuzz_pick(in, 4)) desc->n_layers = desc->n_places; /* a layer of each place, or a fault */
+    for (int32_t k = 0; k < 2 * FUZZ_N; k++) {
+        const int32_t place = (int32_t)fuzz_pick(in, desc->n_places);
+        order[n++] = n_turns[place]++ % 2 ? -1 - place : place;
+    }
+    for (int32_t place = 0; place < desc->n_places; place++)
+        if (n_turns[place] % 2) order[n++] = -1 - place;
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n)] = (int32_t)fuzz_pick(in, 12) - 6;
+    desc->order = order;
+    desc->n_order = fuzz_pick(in, 8) ? n : fuzz_count_32(in);
+}
+static void fuzz_swap(fuzz_bytes* in) {
+    memo_swap_desc desc;
+    memo_tensor tensors[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
+    int32_t order[FUZZ_SWAP_TURNS];
+    memo_swap_sizes sizes;
+    fuzz_swap_desc_fill(in, &desc, tensors, rows);
+    for (int has_order = 0; has_order < 2; has_order++) {
+        if (has_order) fuzz_swap_order(in, &desc, order);
+        (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &fuzz_error));
+        if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
+            FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
+                       sizes.swapped_bytes >= 0);
+        fuzz_word(in, &host_bytes);
+        (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
+    }
+}
+
+static void fuzz_row_plan(fuzz_bytes* in) {
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
+    memo_kind_times times;
+    memo_tensor tensors[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N];
+    double recompute_s[2 * FUZZ_N];
+    memo_profile profile;
+    memob_states_desc states;
+    memo_state table[FUZZ_N];
+    memo_turn turns[FUZZ_SWAP_TURNS];
+    double turns_s[FUZZ_SWAP_TURNS];
+    int32_t order[FUZZ_SWAP_TURNS], i;
+    memo_swap_plan* plan = NULL;
+    fuzz_swap_desc_fill(in, &swap, tensors, rows);
+    swap.rows = NULL;
+    swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
+    FUZZ_FILL(in, desc, 192, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, times, 48, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
+    for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
+    times.recompute_s_per_row = recompute_s;
+    times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
+    desc.swap = &swap;
+    desc.kinds = &times;
+    FUZZ_FILL(in, states, 144, &states.device, &states.compute_stream, &states.copy_streams[0],
+              &states.copy_streams[1], &states.copy_streams[2], &states.states, &states.layer_kinds,
+              &states.streamed, &states.spilled, &states.spill_directory, &states.device_memory,
+              &states.host_memory, &states.update_host, &states.user);
+    for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
+    for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
+    states.states = table;
+    states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
+    states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
+    desc.states = fuzz_pick(in, 2) ? &states : NULL;
+    for (i = 0; i < FUZZ_SWAP_TURNS; i++) turns_s[i] = i;
+    memset(turns, 0, sizeof turns);
+    fuzz_fill(in, turns, 2 * sizeof *turns); /* of a desc without order: forwards, backwards */
+    for (i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
+    desc.turns = fuzz_pick(in, 2) ? turns : NULL;
+    desc.turns_s = fuzz_pick(in, 2) ? turns_s : NULL;
+    if (fuzz_pick(in, 2)) {
+        FUZZ_FILL(in, profile, 36232, NULL);
+        profile.n_tensors = fuzz_count_32(in);
+        if (profile.n_kinds > 1) profile.n_kinds = 1; /* times has room for one */
+        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+        if (fuzz_is_refused(
+                memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))
+            return;
+    }
+    if (fuzz_pick(in, 2)) {
+        fuzz_swap_order(in, &swap, order);
+        for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */
+            turns[i].pass = order[i] < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    }
+    if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
+    memo_swap_plan_destroy(plan);
+}
+
+static memo_status fuzz_row_kernel(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
+                                   MEMO_UNUSED const memo_row_call* call,
+                                   MEMO_UNUSED memo_error* error) {
+    return MEMO_STATUS_OK;
+}
+
+/* The check looks at no array. */
+static void fuzz_row_kernels(fuzz_bytes* in) {
+    const memo_device device = {.struct_bytes = sizeof device, .row_kernel = fuzz_row_kernel};
+    memo_row_desc desc;
+    fuzz_fill(in, &desc, sizeof desc); /* with any pointers */
+    (void)fuzz_is_refused(
+        memo_row_kernel(&device, NULL, (memo_row_kind)(fuzz_pick(in, 13) - 1), &desc, &fuzz_error));
+}
+
+static void fuzz_host_device(fuzz_bytes* in) {
+    memo_host_device_desc desc;
+    memo_device* device = NULL;
+    void* address;
+    int64_t n_bytes;
+    FUZZ_FILL(in, desc, 48, NULL);
+    if (fuzz_is_refused(memo_host_device_create(&desc, &device, &fuzz_error))) return;
+    fuzz_word(in, &n_bytes);
+    if (n_bytes <= 4096)
+        (void)fuzz_is_refused(memo_device_alloc(device, n_bytes, &address, &fuzz_error));
+    memo_host_device_destroy(device);
+}
+
+static void fuzz_plan_desc(fuzz_bytes* in) {
+    static const int32_t stop = 1;
+    memo_plan* plan = NULL;
+    memo_plan_desc desc;
+    FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &fuzz_error) == MEMO_STATUS_OK);
+    plan->n_times = 8;
+    for (int i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, plan->buffers[i], 64, NULL);
+        if (fuzz_pick(in, 2)) { /* a valid one, of any size */
+            int64_t size = plan->buffers[i].size_bytes;
+            memset(&plan->buffers[i], 0, sizeof plan->buffers[i]);
+            plan->buffers[i].id = i;
+            plan->buffers[i].begin = i;
+            plan->buffers[i].end = i + 3;
+            plan->buffers[i].size_bytes = size;
+        }
+    }
+    FUZZ_FILL(in, desc, 96, &desc.log.write, &desc.log.user, &desc.stop, &desc.trace, &desc.offers);
+    if (desc.n_offers > 0) desc.n_offers = 0;
+    if (desc.n_threads > 2) desc.n_threads = 65;
+    if (fuzz_pick(in, 4) == 3) desc.stop = &stop; /* whoever stops gets a valid plan, too */
+    if (!fuzz_is_refused(memo_plan_prepare(plan, &fuzz_error)) &&
+        !fuzz_is_refused(memo_plan_solve(plan, &desc, &fuzz_error)))
+        FUZZ_CHECK(memo_plan_validate(plan, &fuzz_error) == MEMO_STATUS_OK);
+    memo_plan_destroy(plan);
+}
+
+static void fuzz_operation(fuzz_bytes* in) {
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    memo_check* check = NULL;
+    memo_op_desc op;
+    memo_range ranges[FUZZ_N];
+    int32_t streams[FUZZ_N], stream;
+    FUZZ_CHECK(memo_schedule_create(&schedule, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &fuzz_error) == MEMO_STATUS_OK);
+    for (int i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, ranges[i], 16, NULL);
+        streams[i] = fuzz_pick(in, 4) - 1;
+    }
+    for (int i = 0; i < 2; i++) {
+        FUZZ_FILL(in, op, 88, &op.name, &op.more_streams, &op.reads, &op.writes);
+        op.name = "op";
+        op.reads = op.writes = ranges;
+        op.more_streams = streams;
+        op.n_reads = fuzz_count(in);
+        op.n_writes = fuzz_count(in);
+        op.n_more_streams = fuzz_count(in);
+        if (op.n_reads > FUZZ_N) op.n_reads = 0;
+        if (op.n_writes > FUZZ_N) op.n_writes = 0;
+        if (op.n_more_streams > FUZZ_N) op.n_more_streams = 0;
+        (void)fuzz_is_refused(memo_schedule_add_op(schedule, &op, &fuzz_error));
+    }
+    (void)fuzz_is_refused(memo_schedule_check(schedule, &check, &fuzz_error));
+    (void)fuzz_is_refused(memo_schedule_simulate(schedule, &simulation, &fuzz_error));
+    memo_check_destroy(check);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+}
+
+static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
+    int64_t* parents = begins + FUZZ_N + 1;
+    FUZZ_FILL(in, *desc, 56, &desc->document_begins, &desc->document_parents);
+    begins[0] = 0;
+    for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
+    desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
+    desc->n_documents = fuzz_count(in);
+    for (int i = 0; i < FUZZ_N; i++) parents[i] = fuzz_pick(in, 2) ? i - 1 : -1;
+    fuzz_change(in, parents, FUZZ_N * sizeof *parents);
+    desc->document_parents = fuzz_pick(in, 2) ? parents : NULL;
+}
+
+static void fuzz_attention(fuzz_bytes* in) {
+    memo_sharding_desc queries, keys;
+    memo_sp_attention_desc desc;
+    memo_sp_attention_sizes sizes;
+    int64_t begins[2 * FUZZ_N + 1], key_begins[2 * FUZZ_N + 1]; /* and parents */
+    memo_sharding sharding;
+    fuzz_sharding_of(in, &queries, begins);
+    fuzz_sharding_of(in, &keys, key_begins);
+    fuzz_fill(in, &desc, sizeof desc);
+    if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
+    memo_sharding key_sharding = {0};
+    if (fuzz_pick(in, 2) &&
+        fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &fuzz_error))) {
+        memo_sharding_free(&sharding);
+        return;
+    }
+    memset(&desc.attention, 0, sizeof desc.attention);
+    FUZZ_POINTERS(desc, 368, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
+                  &desc.device_memory);
+    desc.sharding = sharding;
+    desc.key_sharding = key_sharding;
+    desc.scale = fuzz_float(in);
+    desc.softcap = fuzz_float(in);
+    if (!fuzz_is_refused(memo_sp_attention_desc_get_sizes(&desc, &sizes, &fuzz_error)))
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.lse_bytes >= 0 && sizes.saved_bytes >= 0);
+    memo_sharding_free(&sharding);
+    memo_sharding_free(&key_sharding);
+}
+
+static void fuzz_loss(fuzz_bytes* in) {
+    memo_loss_desc desc;
+    memo_loss_sizes sizes;
+    FUZZ_FILL(in, desc, 80, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
+    memset(&desc.functions, 0, sizeof desc.functions);
+    desc.softcap = fuzz_float(in);
+    if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &fuzz_error)))
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
+}
+
+static void fuzz_mesh(fuzz_bytes* in) {
+    memo_mesh_desc desc;
+    memo_mesh mesh;
+    int64_t size, rank;
+    FUZZ_FILL(in, desc, 24, NULL);
+    fuzz_word(in, &size);
+    fuzz_word(in, &rank);
+    (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));
+}
+
+static void fuzz_step(void* user, memo_session* session) {
+    const memo_session_desc* desc = (const memo_session_desc*)user;
+    void* address;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        (void)memo_session_forward_begin(session, layer);
+        memo_session_forward_end(session, layer);
+    }
+    address = memo_session_alloc(session, 100);
+    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
+        (void)memo_session_backward_begin(session, layer);
+        memo_session_backward_end(session, layer);
+    }
+    memo_session_free(session, address);
+}
+static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                           int64_t begin, int64_t end) {
+    (void)user, (void)session, (void)layer, (void)tensor, (void)begin, (void)end;
+}
+
+/* Forward, backward, update, and the like. */
+static void fuzz_layer(void* user, memo_session* session, int32_t layer) {
+    (void)user, (void)session, (void)layer;
+}
+static void fuzz_pass(void* user, memo_session* session) { (void)user, (void)session; }
+
+/* An order of a pipeline's stage: each micro-batch passes through the chunks, `ahead` forwards
+ * come before the first backward, and each backward may be split.  At times a turn is another, or
+ * the count is.  Returns the number of turns. */
+enum { FUZZ_TURNS = 3 * FUZZ_N * 2 };
+static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
+    const int32_t n = 1 + (int32_t)fuzz_pick(in, FUZZ_N), n_chunks = 1 + (int32_t)fuzz_pick(in, 2);
+    const int32_t ahead = (int32_t)fuzz_pick(in, n), is_split = (int32_t)fuzz_pick(in, 2);
+    int32_t n_turns = 0, k, c;
+    for (k = 0; k < n + ahead; k++) {
+        const int32_t back = k - ahead;
+        for (c = 0; c < n_chunks && k < n; c++) {
+            const memo_turn forward = {k, c, MEMO_PASS_FORWARD};
+            order[n_turns++] = forward;
+        }
+        for (c = n_chunks - 1; c >= 0 && back >= 0; c--) {
+            const memo_turn backward = {back, c, MEMO_PASS_BACKWARD};
+            const memo_turn weights = {back, c, MEMO_PASS_WEIGHTS};
+            order[n_turns++] = backward;
+            if (is_split) order[n_turns++] = weights;
+        }
+    }
+    if (!fuzz_pick(in, 4)) { /* two numbers of a turn */
+        int64_t word;
+        fuzz_word(in, &word);
+        memcpy(&order[fuzz_pick(in, n_turns)], &word, sizeof word);
+    }
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n_turns)].pass = (memo_pass)(fuzz_pick(in, 8) - 1);
+    if (!fuzz_pick(in, 4)) order[fuzz_pick(in, n_turns)] = order[fuzz_pick(in, n_turns)];
+    return fuzz_pick(in, 8) ? n_turns : (int32_t)fuzz_pick(in, n_turns + 1) - 1;
+}
+
+/* All but the tables that a target fills. */
+static void fuzz_session_pointers(memo_session_desc* desc) {
+    FUZZ_POINTERS(*desc, 472, &desc->profile_path, &desc->planned, &desc->device,
+                  &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
+                  &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
+                  &desc->forward, &desc->between, &desc->backward, &desc->weights, &desc->loss,
+                  &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
+                  &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
+                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
+                  &desc->device_memory, &desc->host_memory);
+}
+
+/* A session's error names nothing of the layers below it. */
+static void fuzz_session_plan(const memo_session_desc* desc, const memo_profile* profiles) {
+    memo_step_plan *plan = NULL, *each;
+    if (fuzz_is_refused(memo_session_plan(desc, profiles, &plan, &fuzz_error))) {
+        FUZZ_CHECK(!plan);
+        FUZZ_CHECK(!strstr(fuzz_error.message, "memo_swap") &&
+                   !strstr(fuzz_error.message, "memo_arena") &&
+                   !strstr(fuzz_error.message, "memob_"));
+    } else {
+        FUZZ_CHECK(plan);
+        for (each = plan; each; each = each->next) {
+            FUZZ_CHECK(each->device_bytes >= 0 && each->host_bytes >= 0);
+            FUZZ_CHECK(each->fits == !each->shortage[0]);
+        }
+    }
+    memo_step_plan_destroy(plan);
+}
+
+static void fuzz_session(fuzz_bytes* in) {
+    memo_session_desc desc;
+    memo_tensor tensors[FUZZ_N];
+    memo_session_buffer buffers[FUZZ_N];
+    memo_shape shapes[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
+    int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
+    uint32_t tensor_kinds[FUZZ_N];
+    memo_profile profiles[FUZZ_N];
+    memo_state states[FUZZ_N];
+    memo_session_alternative alternatives[FUZZ_N];
+    const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
+    const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
+    const int has_shapes = fuzz_pick(in, 2);
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_session_pointers(&desc);
+    fuzz_tensors(in, tensors);
+    fuzz_rows(in, rows);
+    desc.n_tensors = fuzz_count_32(in);
+    desc.n_layers = fuzz_count_32(in);
+    for (i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, buffers[i], 48, &buffers[i].name);
+        buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
+        FUZZ_FILL(in, shapes[i], 16, NULL);
+        layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
+        tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
+        if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
+            n_kinds = layer_kinds[i] + 1;
+    }
+    desc.tensors = tensors;
+    desc.layer_kinds = has_kinds ? layer_kinds : NULL;
+    desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
+    desc.user = &desc;
+    desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
+    desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
+    desc.buffers = has_buffers ? buffers : NULL;
+    desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
+    desc.spill_directory = fuzz_pick(in, 2) ? "/tmp" : NULL;
+    desc.shapes = has_shapes ? shapes : NULL;
+    desc.n_shapes = has_shapes ? fuzz_count_32(in) : 0;
+    /* The table has a row for each shape, layer and slice. */
+    if (desc.slice_rows > 0 && desc.n_rows > desc.slice_rows)
+        n_slices += (desc.n_rows - 1) / desc.slice_rows;
+    desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
+    for (i = 0; i < FUZZ_N; i++) {
+        if (i && !has_shapes) break;
+        FUZZ_FILL(in, profiles[i], 36232, NULL);
+        profiles[i].n_tensors = desc.n_tensors;
+        profiles[i].n_kinds = n_kinds;
+        for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
+    }
+    for (i = 0; i < FUZZ_N; i++) {
+        FUZZ_FILL(in, states[i], 24, &states[i].name);
+        states[i].name = "s";
+    }
+    for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, alternatives[i], 32, NULL);
+    desc.n_alternatives = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.alternatives = fuzz_pick(in, 4) ? alternatives : NULL;
+    desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.states = fuzz_pick(in, 4) ? states : NULL;
+    desc.update = fuzz_pick(in, 4) ? fuzz_layer : NULL;
+    fuzz_session_plan(&desc, has_profile ? profiles : NULL);
+}
+
+/* A valid session with micro-batches in flight, except for some words. */
+static void fuzz_in_flight(fuzz_bytes* in) {
+    static const char* const names[FUZZ_N] = {"a", "b", "c", "d"};
+    memo_session_desc desc = {.n_layers = FUZZ_N, .n_rows = 64, .tile_rows = 8};
+    memo_tensor tensors[FUZZ_N];
+    memo_turn order[FUZZ_TURNS];
+    memo_session_buffer buffers[] = {
+        {"span", 0, 8, MEMO_PASS_FORWARD, 1, MEMO_PASS_BACKWARD, 1, 0},
+        {"operand", 0, 8, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
+        {"scratch", 64, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0},
+        {"whole", 64, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
+    memo_session_alternative alternatives[] = {{0, 0, 4, 1e-6}, {2, 32, 0, 1e-6}};
+    int64_t rows[FUZZ_N * FUZZ_N * FUZZ_N]; /* each micro-batch in flight has its own */
+    memo_session_output outputs[] = {{"o", NULL, sizeof rows, MEMO_TYPE_U8, 0}};
+    memo_profile profile = {.n_rows = 64, .n_kinds = 1};
+    int i;
+    desc.n_tensors = profile.n_tensors = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
+    desc.policy = (memo_policy)fuzz_pick(in, MEMO_N_POLICIES);
+    desc.n_buffers = (int32_t)fuzz_pick(in, FUZZ_N + 1);
+    desc.n_alternatives = desc.n_buffers > 2 ? (int32_t)fuzz_pick(in, 3) : 0;
+    desc.n_outputs = (int32_t)fuzz_pick(in, 2);
+    desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
+    desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
+    for (i = 0; i < FUZZ_N; i++) {
+        const memo_tensor tensor = {names[i], 8 * (int64_t)fuzz_pick(in, 8),
+                                    (memo_tensor_rule)fuzz_pick(in, 4), 0};
+        tensors[i] = tensor;
+        strcpy(profile.tensors[i].name, names[i]);
+    }
+    for (i = 0; i < FUZZ_N * FUZZ_N * FUZZ_N; i++) rows[i] = 8 * fuzz_pick(in, 10) - 8;
+    profile.forward_s[0] = profile.backward_s[0] = profile.weights_s[0] = 1e-3;
+    profile.copies[1].size_bytes = 1 << 20;
+    profile.copies[1].out_s = profile.copies[1].back_s = 1e-3 * fuzz_pick(in, 4);
+
+    /* Then some words, and all pointers. */
+    const int32_t n_buffers = desc.n_buffers, n_alternatives = desc.n_alternatives;
+    desc.n_order = fuzz_order(in, order);
+    const int32_t n_order = desc.n_order;
+    fuzz_change(in, &desc, sizeof desc);
+    fuzz_session_pointers(&desc);
+    if (desc.n_layers > FUZZ_N) desc.n_layers = FUZZ_N; /* `rows` has no more */
+    if (desc.n_tensors > FUZZ_N) desc.n_tensors = FUZZ_N;
+    if (desc.n_order > n_order && desc.n_order <= MEMO_TURNS_MAX) desc.n_order = n_order;
+    if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
+    if (desc.n_alternatives > n_alternatives) desc.n_alternatives = n_alternatives;
+    if (desc.n_outputs > 1) desc.n_outputs = 1;
+    desc.n_shapes = desc.n_states = 0;
+    fuzz_change(in, &profile, sizeof profile);
+    profile.n_tensors = desc.n_tensors;
+    for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, names[i]);
+    for (i = 0; i < 4; i++) {
+        fuzz_change(in, &buffers[i], sizeof buffers[i]);
+        FUZZ_POINTERS(buffers[i], 48, &buffers[i].name);
+        buffers[i].name = names[i];
+    }
+    outputs[0].address = rows;
+    desc.tensors = tensors;
+    desc.order = fuzz_pick(in, 32) ? order : NULL;
+    desc.buffers = buffers;
+    desc.alternatives = alternatives;
+    desc.outputs = outputs;
+    desc.rows = desc.policy == MEMO_POLICY_ROWS ? rows : NULL;
+    desc.user = &desc;
+    desc.forward = desc.backward = fuzz_pick(in, 32) ? fuzz_layer : NULL;
+    desc.weights = fuzz_pick(in, 8) ? fuzz_layer : NULL;
+    desc.recompute = fuzz_pick(in, 8) ? fuzz_recompute : NULL;
+    desc.between = fuzz_pick(in, 2) ? fuzz_pass : NULL;
+    desc.setup = fuzz_pick(in, 2) ? fuzz_pass : NULL;
+    desc.loss = fuzz_pick(in, 16) ? NULL : fuzz_pass;
+    fuzz_session_plan(&desc, fuzz_pick(in, 4) ? &profile : NULL);
+}
+
+static void fuzz_blocks(fuzz_bytes* in) {
+    memo_blocks_schedule_desc desc;
+    memo_block_times times[FUZZ_N * FUZZ_N];
+    memo_schedule* schedule;
+    FUZZ_FILL(in, desc, 20, NULL);
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, times[i], 40, NULL);
+    desc.n_blocks = fuzz_count_32(in);
+    desc.n_parts = fuzz_count_32(in);
+    int passes = fuzz_pick(in, 8);
+    (void)fuzz_is_refused(memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes,
+                                               &schedule, &fuzz_error));
+    memo_schedule_destroy(schedule);
+}
+
+static int fuzz_is_amount(double value) { return value >= 0; }
+
+static void fuzz_layouts(fuzz_bytes* in) {
+    memo_parallel_desc desc = {0};
+    memo_parallel_layout layout;
+    memo_parallel_prediction prediction;
+    memo_parallel_list* list = NULL;
+    const int is_any = fuzz_pick(in, 4) == 3;
+    desc.model.n_layers = 4;
+    desc.model.hidden = 64;
+    desc.model.n_q_heads = desc.model.n_kv_heads = 8;
+    desc.cluster.n_gpus = desc.cluster.gpus_per_node = 8;
+    desc.cluster.device_bytes = (int64_t)1 << 30;
+    desc.cluster.peak_flops_per_s = 1e12;
+    desc.cluster.link_bytes_per_s = desc.cluster.nic_bytes_per_s = 1e9;
+    desc.sequence = 1024;
+    desc.global_batch = 8;
+    if (is_any)
+        fuzz_fill(in, &desc, sizeof desc);
+    else
+        fuzz_change(in, &desc, sizeof desc);
+    FUZZ_POINTERS(desc, 344, NULL);
+    FUZZ_FILL(in, layout, 36, NULL);
+    if (fuzz_pick(in, 2)) {
+        layout.data = layout.pipeline = layout.tensor = layout.ring = 1;
+        layout.ulysses = desc.cluster.n_gpus;
+    }
+    if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &fuzz_error)))
+        FUZZ_CHECK(fuzz_is_amount(prediction.time.step_s) &&
+                   fuzz_is_amount(prediction.memory.device_bytes));
+    if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &fuzz_error)))
+        FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
+    memo_parallel_list_destroy(list);
+}
+
+static void fuzz_degrees(fuzz_bytes* in) {
+    static const int32_t degrees[] = {1, 2, 4, 8};
+    memo_degrees_problem* problem = NULL;
+    memo_degrees_plan plan;
+    static int32_t planned[MEMO_DEGREES_BLOCKS_MAX];
+    degrees_model model;
+    memo_degree_cost costs[FUZZ_N * FUZZ_N];
+    double time_limit_s, real;
+    memo_degrees_problem all = {0};
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, costs[i], 64, NULL);
+    FUZZ_POINTERS(all, 2144, &all.costs);
+    all.costs = costs;
+    all.n_blocks = fuzz_count_32(in);
+    all.n_degrees = fuzz_count_32(in);
+    for (int i = 0; i < FUZZ_N; i++) {
+        all.degrees[i] = fuzz_pick(in, 16) ? degrees[i] : fuzz_count_32(in);
+        for (int k = 0; k < FUZZ_N; k++) fuzz_word(in, &all.gather_s[i][k]);
+    }
+    fuzz_word(in, &all.memory_bytes);
+    all.boundary_degree = fuzz_count_32(in);
+    all.has_gradients = fuzz_pick(in, 2);
+    fuzz_word(in, &time_limit_s);
+    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, planned, &plan, &fuzz_error)))
+        FUZZ_CHECK(plan.step_s >= 0 && plan.lower_bound_s <= plan.step_s && plan.memory_bytes >= 0);
+    FUZZ_FILL(in, model, 264, NULL);
+    model.n_degrees = fuzz_count_32(in);
+    for (int i = 0; i < FUZZ_N; i++) {
+        model.degrees[i] = degrees[i];
+        fuzz_word(in, &real);
+        model.bandwidth_bytes_per_s[i] = real;
+    }
+    if (model.n_layers > 64) model.n_layers = 64;
+    if (!fuzz_is_refused(degrees_problem_from_model(&model, &problem, &fuzz_error)))
+        FUZZ_CHECK(memo_degrees_problem_check(problem, &fuzz_error) == MEMO_STATUS_OK);
+    MEMO_FREE(problem);
+}
+
+static void fuzz_descs(const uint8_t* data, size_t size) {
+    static void (*const targets[])(fuzz_bytes*) = {
+        fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
+        fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh,        fuzz_session,
+        fuzz_blocks,    fuzz_layouts,   fuzz_degrees,     fuzz_in_flight};
+    fuzz_bytes in = {.next = data, .left = size};
+    targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
+}
+
+FUZZ_TARGET(fuzz_descs)

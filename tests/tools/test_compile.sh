@@ -1,0 +1,476 @@
+#!/bin/sh
+# test_compile.sh - the headers under every installed compiler: alone, in every standard, in one program, with warnings as
+# errors.  `make test` takes the first C and C++ compiler, the oldest standards, no optimizer and no nvcc; `make test-all`
+# takes all.
+#
+# Sources in tests/compile.  Output: TAP.
+set -u
+
+. tests/support/tap.sh
+
+tap_folder build/tests/compile
+tap_more=1
+sources=tests/compile
+warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+extras=$(cd extras && ls *.h)
+implementations="-DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION"
+for header in $extras; do # memo_x.h: MEMO_X_IMPLEMENTATION
+    implementations="$implementations -D$(echo "${header%.h}" | tr a-z A-Z)_IMPLEMENTATION"
+done
+lp_cflags=$(sed -n 's/^LP_SOLVE_CFLAGS := //p' build/config.mk 2>/dev/null)
+lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk 2>/dev/null)
+LC_ALL=C
+export LC_ALL
+
+# ---- tools ----
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# Each command in turn until one fails, which is named.
+run() { "$@" || { echo "failed: $*"; return 1; }; }
+
+c_compilers= cxx_compilers=
+for c in gcc clang; do has $c && c_compilers="$c_compilers $c"; done
+for c in g++ clang++; do has $c && cxx_compilers="$cxx_compilers $c"; done
+: "${c_compilers:=${CC:-cc}}"
+[ -n "$cxx_compilers" ] || { has c++ && cxx_compilers=c++; }
+set -- $c_compilers
+first_c=$1
+set -- $cxx_compilers
+first_cxx=${1:-}
+c_standards="c99 c11 c17" cxx_standards="c++11 c++17 c++20"
+if ! tests_all; then
+    c_compilers=$first_c cxx_compilers=$first_cxx
+    c_standards=c99 cxx_standards=c++11
+elif [ "$MEMO_TEST_ALL" = rest ]; then # the first and the last; all each night
+    c_standards="c99 c17" cxx_standards="c++11 c++20"
+fi
+
+# Prints the given standards that the compiler supports.
+standards() { # COMPILER LANGUAGE STANDARD...
+    compiler=$1 language=$2 known=
+    shift 2
+    for standard; do
+        : | $compiler -x "$language" -std="$standard" -fsyntax-only - 2>/dev/null && known="$known $standard"
+    done
+    echo $known
+}
+
+# ---- tests ----
+
+# The example in the head of a header compiles unchanged.
+head_example() { # COMPILER HEADER
+    {
+        case $2 in
+        memo.h) ;;
+        memo_plan.h) echo "#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION" ;;
+        memo_sp.h) echo "#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION" ;;
+        *) for macro in $implementations; do echo "#define ${macro#-D}"; done ;;
+        esac
+        [ "$2" = memo.h ] || echo "#include \"${2#extras/}\""
+        awk '/^ \* EXAMPLE/ { inside = 1 } /^ \* (RULES|CHAPTERS)/ { exit } inside && sub(/^ \*     /, "")' "$2"
+    } >"$folder/head.c"
+    grep -q memo_status "$folder/head.c" || { echo "there is no example"; return 1; }
+    run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -fsyntax-only "$folder/head.c"
+}
+
+# With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.
+alone() { # HEADER COMPILER LANGUAGE STANDARDS
+    for standard in $4; do
+        check_alone "$1" "$2" "$3" $standard &&
+            check_alone "$1" "$2" "$3" $standard $implementations || return 1
+        if [ "$1" = memo_plan.h ] && [ -n "$lp_cflags" ]; then
+            check_alone "$1" "$2" "$3" $standard $implementations $lp_cflags || return 1
+        fi
+    done
+}
+check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
+    header=$1 compiler=$2 language=$3 standard=$4
+    shift 4
+    run $compiler -x $language -std=$standard $warnings -I. -Iextras "$@" "-DHEADER=\"$header\"" -fsyntax-only \
+        $sources/alone.c
+}
+
+# What a C++ project sees: no casts of C, and memo.hpp.
+declarations() { # COMPILER
+    for header in memo.h memo_plan.h memo_sp.h $extras memo.hpp; do
+        run $1 -x c++ -std=c++11 $warnings -Wold-style-cast -I. -Iextras "-DHEADER=\"$header\"" -fsyntax-only \
+            $sources/alone.c || return 1
+    done
+}
+
+# Compilers find uninitialized values and overruns only when they optimize.
+optimized() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
+}
+
+object() { # COMPILER LANGUAGE STANDARD SOURCE OBJECT FLAGS...
+    compiler=$1 language=$2 standard=$3 source=$4 object=$5
+    shift 5
+    run $compiler -x "$language" -std="$standard" $warnings -I. -Iextras "$@" -c "$sources/$source" -o "$folder/$object"
+}
+
+# The implementation without the optimizer, in $built; compiled once.
+shared=$folder
+implementation() { # COMPILER LANGUAGE STANDARD
+    built=$shared/implementation-$1.o
+    [ -f "$built" ] || { object "$1" "$2" "$3" implementation.c new.o $lp_cflags && mv "$folder/new.o" "$built"; }
+}
+
+# Two translation units, each in its own language, one program; it runs.
+two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANGUAGE STANDARD (of the user)
+    implementation "$1" "$2" "$3" && object "$4" "$5" "$6" user.c user.o || return 1
+    linker=$1
+    [ "$5" = c++ ] && linker=$4
+    run $linker "$folder/user.o" "$built" -o "$folder/two" $lp_libs -lpthread -lm &&
+        run "$folder/two"
+}
+
+# A program for Windows links without more libraries; with the host device it is refused in a sentence.
+windows() { # COMPILER
+    object "$1" c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE || return 1
+    printf '#include "memo.h"\nint main(void) { memo_trace* trace; return memo_trace_create(&trace, NULL) != 0; }\n' >"$folder/main.c"
+    run $1 -std=c99 -I. "$folder/main.c" "$folder/windows.o" -o "$folder/windows.exe" || return 1
+    $1 -std=c99 -I. -Iextras -fsyntax-only $sources/implementation.c >"$folder/log" 2>&1 && return 1
+    grep -q 'error.*memo\.h: the host device needs POSIX threads; define MEMO_NO_HOST_DEVICE' "$folder/log" || { cat "$folder/log"; return 1; }
+}
+
+# -ffast-math is refused by its name, unless the user allows it.
+fast_math() { # COMPILER
+    for flag in -ffast-math -Ofast -ffinite-math-only; do
+        if $1 -std=c99 -I. -Iextras $flag -fsyntax-only $sources/implementation.c >"$folder/fast" 2>&1; then
+            echo "compiles with $flag"
+            return 1
+        fi
+        grep -q 'error.*memo\.h: the implementation is compiled with -ffast-math' "$folder/fast" || { cat "$folder/fast"; return 1; }
+    done
+    echo '#include "memo_sp.h"' >"$folder/public.c"
+    run $1 -std=c99 -I. -ffast-math -fsyntax-only "$folder/public.c" &&
+        run $1 -std=c99 -I. -Iextras -ffast-math -DMEMO_ALLOW_FAST_MATH -fsyntax-only $sources/implementation.c
+}
+
+# -ffast-math lets a compiler assume that no value is NaN.  Bad descs are refused nevertheless.  -Ofast would take
+# three times as long to compile.
+refuses_with_fast_math() { # COMPILER TEST
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -ffast-math -DMEMO_ALLOW_FAST_MATH -I. -Iextras -Itests/support $lp_cflags \
+        tests/*/"$2.c" tests/lib/scarce.c -o "$folder/$2" $lp_libs -lpthread -lm &&
+        run "$folder/$2" refuse
+}
+
+two_static_units() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" static.c first.o $lp_cflags &&
+        object "$1" "$2" "$3" static.c second.o $lp_cflags -DSECOND &&
+        run $1 "$folder/first.o" "$folder/second.o" -o "$folder/static" $lp_libs -lpthread -lm &&
+        run "$folder/static" || return 1
+    defined "$folder/first.o" | grep memo && { echo "MEMO_STATIC exports these"; return 1; }
+    return 0
+}
+
+# Names an object defines for others, or takes from others; without the underscore that some systems put before.
+# Templates of the C++ library (std::pow and the like) leave weak copies of themselves everywhere: not ours.
+defined() { nm -g -P "$1" | awk '$2 != "U" && $2 != "w" && $2 != "v" && $1 !~ /^_?_ZSt/ { sub(/^_/, "", $1); print $1 }'; }
+undefined() { nm -g -P "$1" | awk '$2 == "U" { sub(/^_/, "", $1); print $1 }'; }
+
+exports() { # COMPILER LANGUAGE STANDARD
+    implementation "$1" "$2" "$3" || return 1
+    defined "$built" >"$folder/names"
+    [ "$(grep -c '^memo_' "$folder/names")" -gt 50 ] || { echo "no names found"; return 1; }
+    grep -v '^memo_' "$folder/names" && { echo "exported without the prefix memo_"; return 1; }
+    return 0
+}
+
+# Every macro that a line of the headers themselves defines; _POSIX_C_SOURCE and _DEFAULT_SOURCE are asked for
+# by the implementation, as memo.h says.
+macros() { # COMPILER
+    run $1 -std=c99 -I. -Iextras -dD -E $lp_cflags $sources/implementation.c >"$folder/macros" || return 1
+    awk '
+        /^# [0-9]+ "/ { file = $3; gsub(/"/, "", file); ours = file ~ /(^|\/)memo[a-z_]*\.h$/ }
+        /^#define / && ours { n++; name = $2; sub(/\(.*/, "", name)
+            if (name !~ /^MEMO/ && name != "_POSIX_C_SOURCE" && name != "_DEFAULT_SOURCE") { print file ": " name; bad = 1 } }
+        END { if (n < 20) { print "no macros found"; bad = 1 } exit bad }' "$folder/macros"
+}
+
+# Tags and types in the public parts.
+types() {
+    awk '
+        /^\/\* ==== implementation/ || /^#define MEMOB_ROW_BODIES_DONE/ { nextfile }
+        /^(typedef )?(struct|enum|union) [A-Za-z_]+/ {
+            name = $0; sub(/^(typedef )?(struct|enum|union) /, "", name); sub(/[^A-Za-z0-9_].*/, "", name); check(name) }
+        /^} [A-Za-z_]+;/ { name = $2; sub(/;/, "", name); check(name) }
+        /^typedef .*;/ { name = $0; if (name ~ /\(\*/) { sub(/.*\(\*/, "", name); sub(/\).*/, "", name) }
+            else { sub(/;.*/, "", name); sub(/.*[ *]/, "", name) } check(name) }
+        function check(name) { n++; if (name !~ /^memoi?_/) { print FILENAME ": " name; bad = 1 } }
+        END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
+}
+
+names_of() { grep -oE "\\b($1)[A-Za-z0-9_]+" "$2" | sort -u; }
+
+# A name that begins with memoi_ belongs to one header.
+# extras/memo_pack.h is a part of memo_plan.h's implementation.
+borrowings() {
+    for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh $(ls extras/*.h | grep -v memo_pack); do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
+    [ "$(names_of 'memoi_|MEMOI_' memo.h | wc -l)" -gt 100 ] || { echo "no names found"; return 1; }
+    [ ! -s "$folder/borrowed" ] || { cat "$folder/borrowed"; echo "in more than one header"; return 1; }
+    names_of 'memoi_|MEMOI_' examples/tools/caching_model.h | grep . && { echo "of a header, in examples/tools/caching_model.h"; return 1; }
+    return 0
+}
+
+# Comments too: the formatter leaves them as they are.
+columns() {
+    awk 'FNR == 1 { n++ } length > 100 { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
+        END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
+}
+
+# Public comments show what C++11 compiles, too: no compound literals, no designated initializers.
+examples_in_comments() {
+    grep -nE "\(memo_[a-z_]+\)\{|\{ *\.[a-z]" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h |
+        grep -E ":[0-9]+: \*" && return 1
+    return 0
+}
+
+# A function of more than 25 lines has empty lines between its steps, and in a header a comment before or inside.
+paragraphs() {
+    awk '
+        FNR == 1 { is_head = is_inside = is_commented = 0 }
+        is_inside && /^}/ {
+            n_long += FNR - first > 26
+            if (FNR - first > 26 && !n_empty) { print FILENAME ":" first ": no empty line: " name; bad = 1 }
+            if (FNR - first > 26 && !n_comments && FILENAME !~ /gpt/) { print FILENAME ":" first ": no comment: " name; bad = 1 }
+            is_inside = is_commented = 0
+            next
+        }
+        is_inside { n_empty += !NF; n_comments += /\/[*\/]/; next }
+        /^[A-Za-z_].*\(/ { is_head = 1; name = $0 }
+        /;$/ { is_head = 0 }
+        is_head && /\{$/ { is_inside = 1; is_head = n_empty = 0; n_comments = is_commented; first = FNR }
+        !is_inside && !is_head { is_commented = /^(\/\/|\/\*| \*)/ || (/^template/ && is_commented) }
+        END { if (n_long < 200) { print "only " n_long + 0 " long functions found"; bad = 1 } exit bad }' \
+        memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/gpt/*.c examples/gpt/*/*.[ch] examples/gpt/*/*.cu
+}
+
+# What begins with memob_ is defined in memo.h, and another file uses each such function.  Bodies of row kernels are shared by
+# memo_sp.h and memo_cuda.cuh.
+shared() {
+    others="memo_plan.h memo_sp.h memo_cuda.cuh $(echo extras/*.h)"
+    awk '/^#define MEMOB_ROW_BODIES_DONE/ { in_bodies = 1 }
+        !in_bodies && /^(MEMOI .*[ *]memob_[a-z0-9_]+\(|#define MEMOB_|} memob_)/ { print FILENAME ":" FNR ": " $0; bad = 1 }
+        /^#endif .*MEMOB_ROW_BODIES_DONE/ { in_bodies = 0 }
+        END { exit bad }' $others || { echo "defined outside memo.h"; return 1; }
+    sed -nE 's/^MEMOI .*[ *](memob_[a-z0-9_]+)\(.*/\1/p' memo.h | sort -u >"$folder/shared"
+    cat $others tests/*/*.[ch] bench/*.[ch] examples/tools/*.[ch] >"$folder/others"
+    names_of memob_ "$folder/others" >"$folder/used"
+    [ "$(wc -l <"$folder/shared")" -gt 40 ] || { echo "no names found"; return 1; }
+    comm -23 "$folder/shared" "$folder/used" | grep . && { echo "begins with memob_, but only memo.h uses it"; return 1; }
+    return 0
+}
+
+# What a trainer links does not need what people run beside it.
+runtime_alone() {
+    for header in $extras; do
+        grep -n "# *include.*$header" memo.h memo_plan.h memo_sp.h memo_cuda.cuh && return 1
+    done
+    return 0
+}
+
+# The table of rooms names each room, in order, and none else.
+rooms_and_parts() { # HEADER
+    sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
+    [ "$(wc -l <"$folder/table")" -gt 5 ] || { echo "no table found"; return 1; }
+    while read -r word; do
+        [ "$(grep -cE "^/\\* ---+ $word( -| [*]|\$)" "$1")" -eq 1 ] || { echo "not one room: $word"; return 1; }
+    done <"$folder/table"
+}
+rooms() { # HEADER
+    sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
+    sed -n 's/^\/\* ---- \(>>[a-z -]*[a-z]\) -*$/\1/p' "$1" >"$folder/heads"
+    [ "$(wc -l <"$folder/table")" -gt 5 ] || { echo "no table found"; return 1; }
+    run diff "$folder/table" "$folder/heads"
+}
+
+# The user's allocator is the only one, and without the host device there are no threads.
+options() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" options.c options.o || return 1
+    undefined "$folder/options.o" >"$folder/names"
+    grep -qx user_malloc "$folder/names" || { echo "user_malloc is not used"; return 1; }
+    grep -Ex 'malloc|calloc|realloc|free|strdup|__assert_fail|pthread_.*|sem_.*' "$folder/names" &&
+        { echo "used in spite of MEMO_MALLOC, MEMO_FREE, MEMO_ASSERT or MEMO_NO_HOST_DEVICE"; return 1; }
+    return 0
+}
+
+late_header() { # COMPILER
+    if $1 -std=c99 -I. -fsyntax-only $sources/late.c >"$folder/late" 2>&1; then
+        echo "compiles although POSIX is not there"
+        return 1
+    fi
+    grep -q 'error.*memo\.h: a system header came before' "$folder/late" || { cat "$folder/late"; return 1; }
+    # What the message advises.
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $warnings -I. -Iextras -fsyntax-only $sources/late.c &&
+        run $1 -std=gnu99 $warnings -I. -Iextras -fsyntax-only $sources/late.c
+}
+
+# Compilers warn of a call whose status is not used.  Calls that end something, or make an error, may stand alone.
+unused_status() { # COMPILER LANGUAGE STANDARD
+    alone="memo_error_set|memo_cuda_check_at"
+    grep -nE "^MEMO_(API|FUNCTION) memo_status" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h | grep -vE "$alone" && return 1
+    for call in memo_arena_end memo_session_end memo_barrier memo_event_record memo_stream_destroy; do
+        case $call in
+        memo_barrier) arguments="NULL, NULL, NULL" ;;
+        memo_event_record) arguments="NULL, NULL, NULL, NULL" ;;
+        memo_stream_destroy) arguments="device, NULL, NULL" ;;
+        *) arguments="NULL, NULL" ;;
+        esac
+        printf '#include "memo_plan.h"\n#include "memo_sp.h"\nvoid f(memo_device* device);\nvoid f(memo_device* device) { (void)device; %s(%s); }\n' \
+            $call "$arguments" >"$folder/unused.c"
+        $1 -x $2 -std=$3 -I. -Wall -S "$folder/unused.c" -o "$folder/unused.s" >"$folder/unused" 2>&1
+        case $call in
+        memo_stream_destroy) run test ! -s "$folder/unused" || { cat "$folder/unused"; return 1; } ;;
+        *) run grep -q 'warn_unused_result' "$folder/unused" || { echo "$call"; return 1; } ;;
+        esac
+    done
+}
+
+# A machine of another byte order computes the same rows, and the same bytes are NaN: it runs test programs.
+big_endian() {
+    for test in test_row_kernels test_arena; do
+        run s390x-linux-gnu-gcc -static -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -I. -Iextras -Itests/support \
+            tests/*/$test.c tests/lib/scarce.c -o "$folder/$test" -lpthread -lm &&
+            run qemu-s390x "$folder/$test" || return 1
+    done
+}
+
+# The check comes before the first header that a system without 32-bit headers lacks.
+narrow_target() { # COMPILER
+    $1 -std=c99 -m32 -ffreestanding -I. -DHEADER='"memo.h"' -fsyntax-only $sources/alone.c >"$folder/narrow" 2>&1
+    grep -q 'error.*memo\.h: a 64-bit target is required' "$folder/narrow" || { cat "$folder/narrow"; return 1; }
+}
+
+with_nvcc() { # HEADER ARCHITECTURES [OPTIONS]
+    generate=
+    for architecture in $2; do
+        generate="$generate -gencode arch=compute_$architecture,code=sm_$architecture"
+    done
+    for macros in "" "$implementations -DMEMO_CUDA_IMPLEMENTATION"; do
+        run nvcc -x cu $generate $3 -std=c++17 -I. -Iextras $macros "-DHEADER=\"$1\"" -Werror all-warnings \
+            -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -c $sources/alone.c -o "$folder/nvcc.o" || return 1
+    done
+}
+
+# ---- the tests ----
+
+test_is "only memo_ is exported" exports $first_c c c99
+tap_jobs=$tap_processors
+for compiler in $c_compilers; do
+    known=$(standards $compiler c $c_standards)
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
+        test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
+    done
+    tests_all && test_is "implementation optimized, $compiler" optimized $compiler c c99
+done
+if [ -z "$cxx_compilers" ]; then
+    skip "headers alone, C++" "no C++ compiler here (g++ or clang++)"
+    skip "C and C++ in one program" "no C++ compiler here (g++ or clang++)"
+fi
+for compiler in $cxx_compilers; do
+    known=$(standards $compiler c++ $cxx_standards)
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
+        test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
+    done
+    test_is "declarations under a C++ project's warnings, $compiler" declarations $compiler
+    tests_all && test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
+done
+
+for compiler in $c_compilers; do
+    test_is "two translation units, $compiler" two_units $compiler c c99 $compiler c c11
+done
+if [ -n "$first_cxx" ]; then
+    test_is "implementation in C, user in C++" two_units $first_c c c99 $first_cxx c++ c++11
+    test_is "implementation in C++, user in C" two_units $first_cxx c++ c++11 $first_c c c99
+fi
+if tests_all && [ -n "$first_cxx" ]; then
+    test_is "two translation units with MEMO_STATIC, C++" two_static_units $first_cxx c++ c++11
+    test_is "only memo_ is exported, C++" exports $first_cxx c++ c++11
+    test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed, C++" options $first_cxx c++ c++11
+fi
+for test in $(tests_all && echo test_plan test_swap_plan test_swap); do
+    test_is "$test refuses NaN with -ffast-math, $first_c" refuses_with_fast_math $first_c $test
+done
+slow_test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
+test_is "only MEMO is defined by the preprocessor" macros $first_c
+test_is "types before the implementation begin with memo_ or memoi_" types
+test_is "no header uses another's memoi_" borrowings
+test_is "style: headers have at most 100 columns" columns
+test_is "public comments show C++11" examples_in_comments
+test_is "style: long functions have paragraphs and comments" paragraphs
+test_is "what headers share is defined in memo.h" shared
+for header in memo.h memo_sp.h memo_cuda.cuh; do
+    test_is "the table of rooms of $header" rooms $header
+done
+for header in memo_plan.h $(grep -l "^/\* ROOMS" extras/*.h); do
+    test_is "each word in the table of rooms of $header has its room" rooms_and_parts $header
+done
+test_is "no header of the runtime includes an extra" runtime_alone
+test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
+    test_is "a 32-bit target is refused" narrow_target $first_c
+else
+    skip "a 32-bit target is refused" "$first_c has no 32-bit target; a compiler with -m32 would"
+fi
+if has musl-gcc; then
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
+        test_is "$header alone, musl-gcc: c99" check_alone $header musl-gcc c c99 $implementations
+    done
+    test_is "a system header too early is named, musl-gcc" late_header musl-gcc
+else
+    skip "headers with musl" "musl-gcc is not installed; musl-tools has it"
+fi
+if has s390x-linux-gnu-gcc && has qemu-s390x; then
+    test_is "rows on a big-endian machine" big_endian
+else
+    skip "rows on a big-endian machine" "s390x-linux-gnu-gcc or qemu-s390x is not installed; gcc-s390x-linux-gnu and qemu-user have them"
+fi
+for compiler in $c_compilers; do
+    test_is "an unused status is a warning, $compiler" unused_status $compiler c c99
+done
+[ -z "$first_cxx" ] || test_is "an unused status is a warning, $first_cxx" unused_status $first_cxx c++ c++11
+for compiler in $c_compilers; do
+    test_is "-ffast-math is refused, $compiler" fast_math $compiler
+done
+mingw=x86_64-w64-mingw32-gcc
+if has $mingw; then
+    test_is "Windows, all but chapter 6, MinGW" windows $mingw
+else
+    skip "Windows, all but chapter 6, MinGW" "$mingw is not installed; gcc-mingw-w64-x86-64 has it"
+fi
+for header in memo.h memo_plan.h memo_sp.h $(grep -l "^/\* ROOMS" extras/*.h); do
+    test_is "the example in the head of $header" head_example $first_c $header
+done
+if [ "$(uname -s)" != Linux ]; then
+    skip "a system header too early is named" "this C library always shows POSIX; those of Linux do not"
+else
+    for compiler in $c_compilers; do
+        test_is "a system header too early is named, $compiler" late_header $compiler
+    done
+fi
+
+if ! tests_all; then
+    skip "headers alone, nvcc" "run make test-all"
+elif has nvcc; then
+    architectures=
+    for architecture in 80 90 100; do
+        nvcc --list-gpu-code 2>/dev/null | grep -qx "sm_$architecture" && architectures="$architectures $architecture"
+    done
+    test_is "memo_cuda.cuh alone, nvcc:$architectures" with_nvcc memo_cuda.cuh "$architectures" ""
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
+        # Host code: one architecture shows as much as three.
+        test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }" ""
+    done
+    # nvcc's preprocessor leaves one file, in which clang warns of inline functions that nothing calls.
+    ! has clang++ || test_is "memo_sp.h and memo_cuda.cuh, nvcc with clang++" with_nvcc memo_cuda.cuh \
+        "${architectures##* }" "-ccbin clang++ -allow-unsupported-compiler -include memo_sp.h"
+else
+    skip "headers alone, nvcc" "nvcc is not installed; developer.nvidia.com/cuda-downloads"
+fi
+
+tap_end

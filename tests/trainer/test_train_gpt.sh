@@ -1,0 +1,911 @@
+#!/bin/sh
+# test_train_gpt.sh - the trainer's command line: options, refusals, dry runs, losses that are bitwise equal under every
+# policy.  Output: TAP.
+# Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+
+. tests/support/tap.sh
+. tests/trainer/train.sh
+
+# ---- options ---------------------------------------------------------------------------------------
+
+help_lists_every_option() { # test
+    works --help
+    for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
+        --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
+        --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero --rows \
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp-columns --slice-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        expect_out "^  $name "
+    done
+    expect_out "block NUMBER DEGREE"
+    [ -s err ] && fail "help writes to standard error"
+    mv out help
+    works -h
+    expect_same help out
+}
+
+unknown_options_are_refused() { # test
+    refused 'unknown option; the nearest is --layers' $tiny --layer 3
+    refused 'unknown option; the nearest is --device-memory' $tiny --devicememory 3MiB
+    refused 'unknown option; --help lists all' $tiny --zzzzzzzz
+    refused 'not an option; files to learn from follow --text' lonely
+    refused '--steps needs a value' $tiny --steps
+    refused '--seed needs a value' $tiny --seed --steps 3
+    refused '--text needs a value' --text --steps 3
+    refused '--dry-run takes no value' $tiny --dry-run=yes
+}
+
+bad_values_are_refused() { # test
+    for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
+    refused "^train_gpt: --seq '': not a whole number" $tiny --seq ''
+    refused "^train_gpt: --device-memory '': not a size" $tiny --device-memory ''
+    refused "^train_gpt: --policy '': unknown policy" $tiny --policy ''
+    for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
+    for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
+    refused '^train_gpt: --policy best: unknown policy; use keep, recompute, swap, alpha or memo' $tiny --policy best
+    refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
+    refused '^train_gpt: --seed -1: not a whole number from 0 to 9000000000000000$' $tiny --seed -1
+    refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
+}
+
+options_without_effect_are_refused() { # test
+    for option in '--output d' '--loss-log l' '--compare 2' '--sample 5'; do
+        fails $tiny --dry-run $option
+        expect_one_line
+        expect_err "^train_gpt: ${option% *} has no effect with --dry-run"
+    done
+    works --demo --text text --dry-run
+    refused '--spill has no effect without --host-memory SIZE' $tiny --spill spilled.dir
+    refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
+    refused '--separator 300: a token below --vocabulary 256 would' $tiny --documents 2 --separator 300
+    four="--random-tokens --vocabulary 4 ${tiny#--text text}"
+    refused '--separator 10 .the default.: a token below --vocabulary 4 would' $four --documents 2
+    works $four
+    refused '--stop has no effect above --steps, after which' $tiny --steps 2 --stop 500
+    refused '--separator has no effect without --documents N' $tiny --separator 32
+    refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
+    works $tiny --documents 13 --separator 32
+    refused '--rows has no effect with this --policy' $tiny --rows --policy alpha
+    refused '--schedule has no effect without parts to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
+    refused '--schedule has no effect without parts' $tiny --schedule cross --data 2
+    refused '--zero has no effect without ranks to split over' $tiny --zero 1
+    refused '--zero has no effect without ranks to split over' $tiny --zero 2 --tensor 2
+    works $tiny --schedule fine --sub-batches 2 --zero 0
+}
+
+invalid_models_are_refused() { # test
+    refused '--hidden 18 is not a multiple of --heads 4; --hidden 24 would be' $tiny --hidden 18
+    refused 'rotary positions need an even size' $tiny --hidden 12
+    refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
+}
+
+invalid_ranks_are_refused() { # test
+    refused '--ranks 3 cannot be divided into --ring 1 x --ulysses 2; --ranks 4 can' $tiny --ranks 3 --ulysses 2
+    refused '--ranks 4 is not --data 3 x --ring 1 x --ulysses 1; --ranks 3 would be' $tiny --ranks 4 --data 3
+    refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --ranks 4
+    refused '--ulysses 8 splits --heads 4.*; --ulysses 4 --ring 2 would do' $tiny --ulysses 8
+    refused '--seq 7 leaves ranks .* without tokens; --seq 16 would do' $tiny --seq 7 --ring 4 --ulysses 2
+    refused '--ranks 128: at most 64 would do' $tiny --ring 64 --data 2
+    refused '^train_gpt: --zero 3: not a whole number from 0 to 2' $tiny --zero 3
+    refused '^train_gpt: --timeout 0: not a number from 1 to 1e+06' $tiny --ring 2 --timeout 0
+    refused '--tensor 4 cannot share 4 heads with 2 key-value heads evenly; --tensor 2 can' $tiny --tensor 4
+    refused '--ranks 3 cannot be divided into .* x --tensor 2; --ranks 4 can' $tiny --ranks 3 --tensor 2
+    refused '--ulysses 4 splits the 2 heads of a rank of --tensor 2' $tiny --tensor 2 --ulysses 4
+    refused '--sub-batches 3 does not divide the 2 sequences of a rank; --sub-batches 2 does' $tiny --sub-batches 3
+    refused '--schedule best: unknown schedule; use default, pipelined, cross or fine' $tiny --schedule best
+    refused 'heads of 512: attention over ranks takes 256 at most' $tiny --hidden 2048 --ring 2
+    refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
+}
+
+invalid_texts_are_refused() { # test
+    refused 'missing: cannot be read: No such file' $tiny --text missing
+    refused 'empty: the file is empty' $tiny --text text empty
+    refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
+    refused 'the text has 5 bytes' $tiny --text short --seq 5
+    refused 'cannot be read: Is a directory' $tiny --text .
+    refused '--text /dev/zero: larger than 1024 MiB' $tiny --text text /dev/zero
+    refused "no text: the project's own sources are not in this directory" --layers 2
+}
+
+shortest_text() { # test
+    works $tiny --text short --seq 4 --batch 1
+}
+
+# ---- budgets ---------------------------------------------------------------------------------------
+
+impossible_budgets_are_refused() { # test
+    refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even with all but layer inputs recomputed, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
+    refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
+    refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
+    refused '2.0 KiB of host memory cannot hold this run: policy swap needs .*; try --policy keep, .*, --host-memory [0-9]*KiB' $tiny --policy swap --host-memory 2KiB
+    # The length that is suggested fits, and another tile does not.
+    refused 'of device memory cannot hold this run: policy keep needs .*, or --seq [0-9]*$' $tiny --seq 200 --policy keep --device-memory 1MiB
+    length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' err)
+    works $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
+    fails $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
+    refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 60KiB
+    # A smaller micro-batch, the largest that fits, and as many sequences in a step.
+    refused 'try --batch 2 --accumulate 4, ' $tiny --batch 8 --seq 200 --policy keep --device-memory 2MiB
+    works $tiny --batch 2 --accumulate 4 --seq 200 --policy keep --device-memory 2MiB --dry-run
+    fails $tiny --batch 4 --accumulate 2 --seq 200 --policy keep --device-memory 2MiB --dry-run
+    refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
+    # The tokens of a step need host memory, and so do the copies that are measured.
+    refused '1 B of host memory cannot hold this run: .*; try --host-memory 2KiB' $tiny --host-memory 1
+    works $tiny --host-memory 2KiB
+    refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --device-memory 700KiB --host-memory 1536
+    works $tiny --device-memory 700KiB --host-memory 2KiB
+}
+
+# What a refusal suggests works, and a KiB less does not.
+suggested_budget_is_exact() { # test
+    run $tiny --policy keep --device-memory 100KiB
+    enough=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
+    prints '^keep .* fits$' $tiny --policy keep --device-memory "${enough}KiB" --compare 1
+    fails $tiny --policy keep --device-memory "$((enough - 1))KiB"
+}
+
+# So does an MLP in chunks, where its tensors are too many.
+suggested_chunks_are_enough() { # test
+    for policy in recompute 'alpha --alpha 0'; do
+        run $tiny --seq 400 --policy $policy --device-memory 100KiB
+        enough=$(sed -n 's/.*try --device-memory \([0-9]*\)[KM]iB.*/\1/p' err)
+        fails $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB"
+        rows=$(sed -n 's/.*--mlp-rows \([0-9]*\).*/\1/p' err)
+        works $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB" --mlp-rows "${rows:-0}"
+    done
+    run $tiny --seq 400 --policy recompute --device-memory 100KiB
+    ! grep -q mlp-rows err || fail 'chunks are suggested that do not fit'
+}
+
+dry_run() { # test
+    works $tiny --dry-run
+    for policy in keep recompute swap alpha memo; do expect_out "^$policy .* yes"; done
+    fails $tiny --dry-run --policy keep --device-memory 100KiB
+    expect_one_line
+    expect_out '^keep .*no, device: needs'
+    works --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
+}
+
+# planned_in_time ARGUMENT...: planning takes seconds for every length.
+planned_in_time() {
+    timeout 60 "$program" --hidden 4096 --heads 32 --batch 1 --dry-run "$@" >out 2>err
+    code=$?
+    expect_code 0
+    expect_out '^memo .* yes$'
+}
+
+# Long times of a step are no obstacle.
+long_contexts_are_planned() { # test
+    planned_in_time --layers 32 --seq 524288
+    planned_in_time --layers 1000 --seq 16777216
+    planned_in_time --layers 1000 --seq 16777216 --flops 0.001
+
+    # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
+    works $million --dry-run --device-memory 120GiB --mlp-rows 8192
+    fails $million --dry-run --device-memory 120GiB
+    expect_err 'needs 137.8 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
+}
+
+long_contexts_are_planned_in_budgets() { # slow test
+    planned_in_time --layers 1000 --seq 16777216 --device-memory 30TiB --host-memory 500TiB --link-bandwidth 10GB
+    expect_out '^predicted [0-9.]* ms'
+}
+million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
+
+# predicted_ms ARGUMENT...: the step predicted by a dry run, for a budget in which a plan must swap or recompute rows.
+predicted_ms() {
+    works --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --device-memory 60GiB "$@"
+    sed -n 's/^predicted \([0-9]*\)\..*/\1/p' out
+}
+
+rates_give_times() { # test
+    # 8 layers of 12 h^2 multiplications a row, 3 times, at 0.75 of the peak, and 2 + 5 products of the causal
+    # half of attention, at 0.6 and 0.55 of it; the classifier adds 1 in 10^4.
+    exact=$(awk 'BEGIN { n = 65536; h = 4096; peak = 312e12
+        print int(8e3 * (3 * 2 * 12 * h * h * n / (0.75 * peak) + n * n * h * (2 / 0.6 + 5 / 0.55) / peak)) }')
+    fast=$(predicted_ms --link-bandwidth 1000GB)
+    [ "$((fast * 1000 / exact))" -ge 995 ] && [ "$((fast * 1000 / exact))" -le 1005 ] || fail "$fast ms predicted, not $exact"
+    slow=$(predicted_ms --link-bandwidth 1000GB --flops 31.2)
+    [ "$((slow / (fast / 10)))" -ge 99 ] && [ "$((slow / (fast / 10)))" -le 101 ] || fail "$slow ms at a tenth of the rate of $fast ms"
+    # In FP8 6 of 8 layers multiply twice as fast, but for gradients of weights; codes of 9 h numbers each way take 5 bytes each.
+    # Other kernels read and write 22 h numbers of a row forward, and 29 h backward.
+    exact=$(awk 'BEGIN { n = 65536; h = 4096; peak = 2250e12
+        print int(8e3 * n * ((1 + 2 * 0.625) * 2 * 12 * h * h / (0.75 * peak) + n * h * (2 / 0.6 + 5 / 0.55) / peak + 0.75 * 18 * h * 5 / 6e12 + 51 * h * 2 / 6e12)) }')
+    narrow=$(predicted_ms --link-bandwidth 1000GB --type fp8 --cluster b200)
+    [ "$((narrow * 1000 / exact))" -ge 995 ] && [ "$((narrow * 1000 / exact))" -le 1005 ] || fail "$narrow ms predicted in FP8, not $exact"
+    expect_out '^profile .*; products in FP8 reach as much of 4500 TFLOP/s, an assumption; '
+    [ "$(predicted_ms --link-bandwidth 1MB)" -gt "$fast" ] || fail 'a slow link costs nothing'
+    [ -z "$(predicted_ms)" ] || fail 'times without the rate of copies'
+    expect_out '^profile   estimated: 312 TFLOP/s.*copies take no time; --link-bandwidth or --cluster would'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --policy alpha
+    expect_out '^budget .*device 80.0 GiB.* copies 48 GB/s each way' '^profile   estimated: 989 TFLOP/s'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --policy alpha --flops 100 --device-memory 70GiB
+    expect_out '^budget .*device 70.0 GiB' '^profile   estimated: 100 TFLOP/s'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha
+    expect_out '^budget .*device 95.0 GiB, host 447.0 GiB, copies 170 GB/s to the host, 412 GB/s back' '^profile .*; copies 170 GB/s to the host, 412 GB/s back'
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha --link-bandwidth 50GB
+    expect_out '^budget .* copies 50 GB/s each way'
+    refused '--cluster has no effect without --dry-run' $tiny --cluster h100
+    fails $tiny --dry-run --type fp8 --cluster a100
+    expect_err '--type fp8 has no effect with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work'
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, rtx5090 or 3090-pcie' $tiny --cluster z80
+}
+
+# The rate of a dry run covers the whole step: each micro-batch costs as much, the update is shared by all of them.
+rates_cover_micro_batches_and_update() { # test
+    large="--dry-run --cluster h200 --deterministic 0 --type bf16 --states bf16 --random-tokens --vocabulary 32000 --hidden 4096 --heads 32
+        --layers 8 --seq 8192 --batch 1 --tile 4096 --device-memory 12GiB"
+    before=0
+    for n in 1 8 64; do
+        works $large --accumulate $n --update pass
+        awk -v n=$n -v before=$before '/^predicted / { step = $2; for (i = 1; i < NF; i++) if ($i == "recomputing,") update = $(i + 1) }
+            /^rate / { rate = $2; expected = n * 8192 / (1e-3 * step) }
+            END { exit !(update > 0 && rate > expected * 0.999 && rate < expected * 1.001 && rate > before) }' out || fail "$n: $(grep '^pred\|^rate' out)"
+        before=$(sed -n 's/^rate *\([0-9]*\).*/\1/p' out)
+    done
+    expect_out '^predicted [0-9.]* ms a step, .* ms in the update; [0-9.]* ms a micro-batch' ' of rows moved in a step and [0-9.]* GiB of states'
+
+    # A deferred update hides behind the forward: auto takes it, and the whole step is shorter.
+    works $large --accumulate 8 --update pass
+    pass_ms=$(sed -n 's/^predicted *\([0-9]*\).*/\1/p' out)
+    works $large --accumulate 8
+    expect_out '^update  *on the device, of each layer before its next forward'
+    deferred_ms=$(sed -n 's/^predicted *\([0-9]*\).*/\1/p' out)
+    [ "$deferred_ms" -lt "$pass_ms" ] || fail "deferred $deferred_ms ms, in a pass $pass_ms ms"
+}
+
+# A run of 1M tokens is refused by cuDNN's deterministic backward, which is named; what is offered works.  Longest is found by
+# plans, which keep less on the host than all inputs, and is no less than a length that fits.
+long_runs_are_offered_what_works() { # slow test
+    long="--dry-run --cluster h200 --type bf16 --states bf16 --hidden 4096 --heads 32 --kv-heads 8 --mlp swiglu --mlp-columns 14336 \
+        --batch 1 --tile 1024 --random-tokens --device-memory 40GiB"
+    fails $long --layers 4 --seq 1048576
+    expect_err "40.0 GiB .* needs, .* 45.6 GiB in slices of 2048 rows (.*, cuDNN's deterministic backward 23.0 GiB, "
+    expect_err '; try --deterministic 0, --device-memory 46GiB, or --seq [0-9]*$'
+    seq=$(sed -n 's/.* --seq \([0-9]*\)$/\1/p' err)
+    works $long --layers 4 --seq 1048576 --deterministic 0
+    works $long --layers 4 --seq "$seq"
+    fails $long --layers 2 --seq 131072 --deterministic 0 --slice-rows 131072 --device-memory 16GiB
+    expect_err '; try --slice-rows [0-9]*, '
+    # 90 KB a token; to keep all inputs and keys there takes twice as much.
+    works $long --layers 8 --seq 262144 --deterministic 0 --host-memory 23GiB
+    longest=$(sed -n 's/^longest *\([0-9]*\) .*/\1/p' out)
+    [ "${longest:-0}" -ge 262144 ] && [ "$longest" -lt 524288 ] || fail "longest is $longest"
+    expect_out '^budget .* host 23.0 GiB'
+}
+
+# Rates that were measured at this length; of 6 s P + 6 n h s^2 less than products and attention alone allow (55.4 and 47.1 %),
+# by what other kernels move.
+a_cluster_has_measured_rates() { # slow test
+    model="--dry-run --cluster h200 --type bf16 --hidden 4096 --layers 8 --heads 32 --random-tokens --batch 1 --tile 1024 --deterministic 0"
+    for case in '65536 54.1' '1048576 47.0'; do
+        works $model --policy keep --device-memory 100TiB --seq "${case% *}"
+        expect_out '^budget .* host 256.0 GiB'
+        awk -v exact="${case#* }" 'BEGIN { off = 1 } /^rate / { sub(/.*MFU /, ""); off = $0 - exact } END { exit !(off > -0.15 && off < 0.15) }' out ||
+            fail "$(grep '^rate' out)"
+    done
+    works $model --device-memory 60GiB --seq 65536
+    expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200; '
+}
+
+# Rates at another length name the lengths at which they were measured.
+measured_lengths_are_named() { # test
+    model="--dry-run --cluster h200 --hidden 64 --layers 2 --random-tokens --batch 1 --tile 1024 --policy alpha"
+    prints 'in the backward, as measured on an H200; ' $model --seq 262144 --window 131072
+    prints ', as measured on an H200 at 131072 keys, the nearest length; ' $model --seq 262144
+    prints ', as measured on an H200 at 16384 keys, the nearest length; ' $model --seq 8192
+    prints ', between those measured on an H200 at 65536 and 131072 keys; ' $model --seq 100352
+}
+
+# ---- the same numbers under every policy -----------------------------------------------------------
+
+# policies_agree LOG OPTIONS POLICY...: with these options, policies have the losses of keep, which are in LOG.
+policies_agree() {
+    policies_log=$1 policies_options=$2
+    shift 2
+    rm -f "$policies_log"
+    works $tiny $policies_options --policy keep --loss-log "$policies_log"
+    for policy; do has_losses_of "$policies_log" $tiny $policies_options --policy $policy; done
+}
+
+losses_equal_over_policies_and_alphas() { # test
+    policies_agree keep.log '' recompute swap alpha memo 'memo --alpha 0' 'memo --alpha 0.125' 'memo --alpha 0.25' \
+        'memo --alpha 0.5' 'memo --alpha 1'
+    [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
+    grep -v -q -E '^[0-9]+ [0-9.e+-]+ 0x1?[0-9a-f.]+p[+-][0-9]+$' keep.log && fail 'a line of the log is not: step, decimal, hexadecimal'
+    run $tiny --policy keep --seed 2 --loss-log seed.log
+    cmp -s keep.log seed.log && fail 'another seed makes the same losses'
+}
+
+spilled_rows_come_back() { # test
+    mkdir spilled
+    for layers in 4 7; do
+        run $tiny --layers $layers --policy keep --loss-log kept.log
+        for policy in swap alpha memo; do
+            alpha=
+            [ $policy = swap ] || alpha="--alpha 1"
+            has_losses_of kept.log $tiny --layers $layers --policy $policy $alpha --host-memory 128KiB --spill spilled
+            expect_out 'through a file of'
+        done
+    done
+    # The planner's choice with little memory on the device and less on the host.
+    run $tiny --layers 8 --policy keep --loss-log kept.log
+    has_losses_of kept.log $tiny --layers 8 --policy memo --device-memory 655KiB --host-memory 16KiB --spill spilled
+    expect_out 'through a file of'
+    [ -z "$(ls -A spilled)" ] || fail 'a file is left in the directory'
+    refused '--spill nowhere: no file can be made there' $tiny --policy swap --host-memory 128KiB --spill nowhere
+    refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
+    refused '4.0 KiB of host memory cannot hold this run: policy memo takes 9.5 KiB; try .*--host-memory 10KiB' $tiny --layers 8 \
+        --device-memory 680KiB --host-memory 4KiB --spill spilled
+    works $tiny --layers 8 --device-memory 680KiB --host-memory 10KiB --spill spilled
+}
+
+# States that the device cannot hold come layer by layer, with the bits of a run that holds them, and are saved and resumed.
+states_stream() { # more test
+    works $tiny --steps 8 --stop 4 --loss-log kept.log --save kept.save
+    cp kept.log kept8.log
+    works $tiny --steps 8 --resume kept.save --loss-log kept8.log
+    for size in $(tests_all && echo 400KiB) 300KiB; do
+        works $tiny --steps 8 --stop 4 --device-memory $size --loss-log streamed.log --save streamed.save
+        expect_same kept.log streamed.log
+        expect_same kept.save streamed.save
+        works $tiny --steps 8 --device-memory $size --resume kept.save --loss-log streamed.log --sample 20
+        expect_same kept8.log streamed.log
+    done
+    awk '/^  host / { exit !($2 > 0) }' out || fail "no states on the host: $(grep -A2 ^memory out)"
+    refused 'optimizer [0-9.]* KiB, .* the rest [0-9.]* KiB' $tiny --device-memory 200KiB
+    compares_and_draws $tiny --device-memory 300KiB --output streamed
+    expect_out '^recompute  *-  *[0-9.]* [KM]iB  *[0-9.]* [KM]iB  *[1-9][0-9.]* [KM]iB ' # states alone move
+    prints ' 0 races' $tiny --device-memory 300KiB --link-bandwidth 50MB --output slow # copies outlast the compute stream
+    for owner in 'places of states' activations 'buffers of a micro-batch'; do
+        grep -q ">$owner" streamed/memory.svg || fail "the picture of memory has no $owner"
+    done
+}
+
+# AdamW on the host has the bits of the device, also in a run that was cut and continues with the other.
+states_are_updated_on_the_host() { # more test
+    works $tiny --steps 8 --accumulate 2 --loss-log kept.log --save kept.save
+    for size in 2MiB $(tests_all && echo 400KiB) 250KiB; do
+        prints '^update  *on the host' $tiny --steps 8 --accumulate 2 --update host --device-memory $size --loss-log host.log --save host.save
+        expect_same kept.log host.log
+        expect_same kept.save host.save
+        for place in device host; do
+            case $size,$place in
+            250KiB,device) continue ;; # does not fit
+            250KiB,host | *,device) now=host ;;
+            *) now=device ;;
+            esac
+            works $tiny --steps 8 --accumulate 2 --stop 3 --update $place --device-memory $size --save cut.save --loss-log cut.log
+            works $tiny --steps 8 --accumulate 2 --update $now --device-memory $size --resume cut.save --loss-log cut.log
+            expect_same kept.log cut.log
+        done
+    done
+    prints '^update  *on the host' $tiny --device-memory 250KiB
+    refused 'cannot hold this run' $tiny --device-memory 250KiB --update device
+    compares_and_draws $tiny --device-memory 400KiB --update host --output hosted
+    for type in '--type bf16 --states bf16' '--slice-rows 24'; do
+        works $tiny $type --policy keep --loss-log kept.log
+        has_losses_of kept.log $tiny $type --update host --device-memory 400KiB
+    done
+    refused '--update host does not work with --zero: .*; --zero 0 would work' $tiny --data 2 --zero 1 --update host
+    refused '--update host does not work with --layers 1, .*; --layers 2 would work' $tiny --layers 1 --update host
+    fails $tiny --dry-run --cluster h200 --update host
+    expect_err '--update host does not work with --cluster: .*; --update device would work'
+    refused '--update cpu: unknown update; use auto, device, host, pass or deferred' $tiny --update cpu
+}
+
+# A deferred update has the bits of a pass, clipping by the norm of its own step included: losses, parameters and moments, also
+# of runs that are cut and go on with the other, and of every policy.
+updates_are_deferred() { # test
+    tight='--steps 6 --accumulate 2'
+    for type in '--device-memory 400KiB' '--type bf16 --states bf16 --slice-rows 24 --device-memory 250KiB'; do
+        works $tiny $type $tight --update pass --loss-log kept.log --save kept.save
+        expect_out '^update  *on the device, behind the backward'
+        prints '^update  *on the device, of each layer before its next forward' $tiny $type $tight --update deferred --loss-log cut.log --save deferred.save
+        expect_same kept.log cut.log
+        expect_same kept.save deferred.save
+        for first in pass deferred; do
+            case $first in pass) then=deferred ;; *) then=pass ;; esac
+            works $tiny $type $tight --stop 3 --update $first --save cut.save --loss-log cut.log
+            works $tiny $type $tight --update $then --resume cut.save --loss-log cut.log
+            expect_same kept.log cut.log
+        done
+    done
+    compares_and_draws $tiny --device-memory 400KiB --update deferred --output deferred
+}
+
+# So they do on several ranks: a layer's update waits for its sums over ranks.
+states_stream_on_ranks() { # test
+    for ranks in '--data 2 --zero 0' '--ring 2 --zero 1' '--ulysses 2 --zero 2 --accumulate 2' '--tensor 2 --sub-batches 2 --schedule cross'; do
+        works $tiny $ranks --policy keep --loss-log kept.log
+        has_losses_of kept.log $tiny $ranks --policy recompute --device-memory 300KiB
+        case $ranks in *'--zero '[12]*) ;; *) has_losses_of kept.log $tiny $ranks --update host --device-memory 300KiB ;; esac
+        awk '/^  host / { exit !($2 > 30) }' out || fail "$ranks: no states on the host: $(grep -A2 ^memory out)"
+    done
+}
+
+losses_equal_with_accumulation_and_few_layers() { # test
+    slow='--link-bandwidth 200MB'
+    policies_agree keep.log '--accumulate 3 --layers 5' "recompute $slow" "swap $slow" "alpha $slow" "memo $slow"
+    for layers in 1 2 3; do policies_agree keep.log "--layers $layers" 'memo --alpha 0.5'; done
+}
+
+# Policies, ranks and plans have its tensors; the rate counts its parameters.
+swiglu_is_compared_and_drawn() { # test
+    refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
+    compares_and_draws $tiny --mlp swiglu --output swiglu/run --device-memory 600KiB --rows
+    expect_out '[ ,]swiglu\(,\|$\)' 'heads.*, SwiGLU'
+    run $tiny --mlp swiglu --policy keep --loss-log one.log
+    run $tiny --mlp swiglu --tensor 2 --loss-log tensor.log
+    expect_near one.log tensor.log
+    run $tiny --policy keep --loss-log gelu.log
+    ! cmp -s one.log gelu.log || fail 'SwiGLU changes nothing'
+}
+
+# The MLP's tensors are recomputed under every policy, and no plan has them.
+mlp_in_chunks() { # test
+    policies_agree keep.log '--mlp-rows 20' recompute swap 'memo --alpha 0.5'
+    works $tiny --policy keep --loss-log one.log
+    expect_same_lines 1 one.log keep.log
+    expect_near one.log keep.log
+    has_losses_of one.log $tiny --policy keep --mlp-rows 32
+    prints '^predicted ' $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
+    expect_out 'bitwise the same'
+    ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
+    grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
+    works $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
+    run $tiny --dry-run --ring 2 --profile chunks/step.profile
+    expect_err 'has other tensors or kinds of layers than this model; use a file .* for the same model'
+    works --help
+    expect_out 'They must be of the same'
+    works $tiny --mlp-rows 20 --dry-run --cluster h100
+    prints 'bitwise the same' $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
+}
+
+# Slices of whole tiles of attention have the losses of all rows at once; others have them up to rounding.  Every policy
+# has their gradients.
+in_slices() { # test
+    long="$tiny --seq 300 --steps 1"
+    works $long --policy keep --loss-log one.log
+    has_losses_of one.log $long --slice-rows 128
+    has_losses_of one.log $long --slice-rows 256
+    works $tiny --policy keep --steps 1 --loss-log one.log
+    works $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --output slices --loss-log slices.log
+    expect_near one.log slices.log
+    expect_out 'bitwise the same' ' 0 races' '^memo  *rows .*  fits$'
+    refused '--slice-rows 20: 0, or a multiple of --tile 8, would work' $tiny --slice-rows 20
+    refused 'one sequence for each --data rank, without documents, .*an even number of rows would work' $tiny --slice-rows 8 --ring 2
+}
+
+# Each rank has a share of each slice.  An 8B model at 4M tokens fits eight ranks.
+in_slices_over_ranks() { # test
+    works $tiny --batch 1 --policy keep --loss-log one.log
+    for ranks in '--ring 2' '--ulysses 2' '--ring 2 --ulysses 2 --zero 2'; do
+        policies_agree ranks.log "--batch 1 $ranks --slice-rows 8" 'memo --alpha 0.5'
+        expect_near one.log ranks.log
+    done
+    works $tiny --batch 1 --ring 2 --slice-rows 8
+    expect_out '^   0     0     0        0  0-0        0-3, 12-15, 16-19, \.\.\. '
+}
+
+slices_over_ranks_are_planned() { # slow test
+    for ranks in '--ring 8' '--ulysses 8' '--ring 2 --ulysses 4'; do
+        works --dry-run --cluster h100 --type bf16 --states bf16 --hidden 4096 --layers 32 --heads 32 --kv-heads 8 --mlp swiglu \
+            --mlp-columns 14336 --vocabulary 128256 --random-tokens --batch 1 --tile 1024 --mlp-rows 4096 --zero 2 \
+            --deterministic 0 --seq 4194304 --slice-rows 32768 $ranks
+        expect_out '^memo  *rows .*  yes$'
+    done
+}
+
+# They are chosen if all rows at once do not fit, also where measuring finds that out; every policy takes the same.
+slices_are_chosen() { # slow test
+    long="$tiny --seq 2300 --batch 1 --steps 2"
+    refused 'cannot hold this run' $long --slice-rows 2304 --device-memory 2800KiB
+    works $long --slice-rows 1152 --policy memo --loss-log given.log
+    for options in '--dry-run' '--loss-log chosen.log --compare 1' '--loss-log chosen.log --slice-rows 0 --policy alpha'; do
+        works $long --device-memory 2800KiB $options
+        expect_out '^slices    of 1152 rows, because all rows at once do not fit: device: needs 3.* MiB of 2.7 MiB$'
+    done
+    expect_same given.log chosen.log
+    run $long --loss-log chosen.log
+    ! grep -q '^slices' out || fail 'slices although all rows at once fit'
+    expect_same_lines 1 given.log chosen.log
+    refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
+}
+
+# The table has the need of a policy's own refusal, in digits that differ from the budget's.
+needs_are_those_of_refusals() { # test
+    close="$tiny --hidden 64 --device-memory 1200KiB --dry-run"
+    fails $close
+    expect_out '^memo .*  no, device: needs 12[0-9][0-9]\.[05] KiB of 1200\.0 KiB$'
+    need=$(sed -n 's/^recompute .* no, device: needs \(.*\) of .*/\1/p' out)
+    fails $close --policy recompute
+    expect_err "^train_gpt: 1200.0 KiB of device memory .*: policy recompute needs $need ("
+}
+
+# expect_near LOG LOG: the first losses differ by at most 10^-6, later ones by 10^-5: the first update of AdamW divides each
+# gradient by its size, which enlarges the rounding of small gradients.
+expect_near() {
+    paste -d ' ' "$1" "$2" | awk '{ near = $1 == 1 ? 1e-6 : 1e-5 }
+        NF != 6 || $2 - $5 > near || $5 - $2 > near { exit 1 }' || fail "$1 and $2 are not near"
+}
+
+# 50 tokens are padded on 4 ranks of a ring.
+ranks_have_the_losses_of_one() { # test
+    run $tiny --policy keep --loss-log one.log
+    for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
+        policies_agree ranks.log "$ranks" recompute swap 'memo --alpha 0.5'
+        expect_near one.log ranks.log
+        expect_out '^rank  data '
+    done
+    expect_out '^ranks     8: data 2 x ring 2 x ulysses 2, each with 1 of 2 sequences and 13 of 50 tokens'
+    expect_out '^   7     1     1        1  1-1 '
+}
+
+# Each rank measures; all take the first one's figures, and so the same rows.
+ranks_plan_their_rows() { # test
+    for ranks in '--ring 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
+        '--tensor 2 --ulysses 2 --schedule fine'; do
+        run $tiny $ranks --policy keep --loss-log ranks.log
+        budget=380
+        [ "$ranks" != '--ring 2' ] || budget=424 # which has buffers of its own
+        timeout 120 "$program" $tiny $ranks --device-memory ${budget}KiB --loss-log planned.log >out 2>err
+        code=$?
+        expect_code 0
+        expect_out '^predicted '
+        expect_same ranks.log planned.log
+    done
+}
+
+
+tensor_ranks_have_the_losses_of_one() { # test
+    run $tiny --policy keep --loss-log one.log
+    block_degrees 2 2 1 1 1 2 2 1
+    for split in '--tensor 2 --sub-batches 2' '--tensor 2 --data 2 --sub-batches 2' '--sub-batches 2 --ulysses 2 --tensor 2' \
+        '--degrees degrees'; do
+        set -- 'memo --alpha 0.5 --schedule fine'
+        [ "$split" != '--degrees degrees' ] || set -- # which memo does not plan
+        policies_agree ranks.log "$split" 'recompute --schedule pipelined' 'swap --schedule cross' "$@" 'recompute --schedule fine'
+        expect_near one.log ranks.log
+    done
+    expect_out '^degrees   blocks 0-1: 2, 2-4: 1, 5-6: 2, 7: 1$'
+    expect_out '^ranks     2: data 1 x ring 1 x ulysses 1 x tensor 2, '
+    expect_out '^schedule  fine: 1 sub-batch of whole sequences'
+    run $tiny --tensor 2 --sub-batches 2 --schedule fine
+    expect_out '^tensor    2: each rank has 2 of 4 heads, 1 of 2 of keys and values and 32 of 64 columns'
+    expect_out '  to tensor ranks$'
+    # 4 layers, each with 2 sums of 100 rows of 16 floats in either direction, and the norms' gradients.
+    expect_out ' 100.5 KiB        100.5 KiB$'
+}
+
+bad_degrees_are_refused() { # test
+    refused '^train_gpt: --degrees nowhere: cannot be read\|^train_gpt: --degrees .*nowhere' $tiny --degrees nowhere
+    block_degrees 2 2 1
+    refused 'degrees: has 3 blocks, but --layers 4 are 8' $tiny --degrees degrees
+    block_degrees 2 2 1 1 1 2 2 3
+    refused 'degree 3 is not a power of two' $tiny --degrees degrees
+    block_degrees 2 2 1 1 1 2 2 1
+    refused 'degrees up to 2 do not fit --tensor 1; --tensor 2 does' $tiny --degrees degrees --tensor 1
+    refused 'a degree of 2 is more than --ranks 1' $tiny --degrees degrees --ranks 1
+    refused '--policy memo plans rows.*; --policy keep, recompute and swap work' $tiny --degrees degrees
+    refused 'spreads --batch 2 over groups of 1 of --tensor 2 ranks; --batch 4 could be' $tiny --degrees degrees --policy keep --sub-batches 2
+    refused '--degrees that differ spread whole sequences.*; --data works' $tiny --degrees degrees --policy keep --ulysses 2
+}
+
+# random_options SEED: options of a small model on one rank, "; ", and those of its ranks, parts and policy.  Writes the file
+# degrees if they have it.
+random_options() {
+    awk -v seed="$1" '
+        function number(least, most) { return least + int(rand() * (most - least + 1)) }
+        function pick(words, all) { return all[number(1, split(words, all, " "))] }
+        function maybe(option) { return rand() < 0.3 ? " " option : "" }
+        BEGIN {
+            srand(seed)
+            layers = number(1, 4); heads = pick("2 4 8"); degree = heads / 2; n_ranks = pick("1 ranks tensor degrees")
+            printf "--layers %d --heads %d --kv-heads %d --hidden %d", layers, heads, degree * pick("1 2"), heads * pick("4 6 8")
+            tile = number(1, 12)
+            printf " --seq %d --batch %s --tile %d", number(9, 40), pick(n_ranks == "degrees" ? "4 8" : "2 4"), tile
+            printf " --accumulate %d --dropout %s", number(1, 3), pick("0 0.1")
+            printf "%s%s%s;", maybe("--mlp swiglu"), maybe("--states bf16"), maybe("--type bf16")
+            printf " --policy %s", pick(n_ranks == "degrees" ? "keep recompute swap" : "keep recompute swap alpha memo")
+            if (n_ranks == "ranks")
+                printf " --data %s --ring %s --ulysses %s --zero %s", pick("1 2"), pick("1 2 3"), pick("1 2"), pick("0 1 2")
+            if (n_ranks == "tensor") printf " --tensor %d --data %s", pick("1 " degree), pick("1 2")
+            if (n_ranks ~ "tensor|degrees") printf " --sub-batches %s --schedule %s", pick("1 2"), pick("default pipelined cross fine")
+            if (n_ranks != "degrees") printf "%s%s", maybe("--mlp-rows " number(5, 20)), maybe("--slice-rows " tile * number(1, 3))
+            if (n_ranks == "degrees") {
+                printf " --degrees degrees"
+                for (b = 0; b < 2 * layers; b++) print "block " b " " pick("1 " degree) >"degrees"
+            }
+            print ""
+        }'
+}
+
+# Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
+random_options_work_or_are_refused() { # more test
+    n_cases=6 n_run=0
+    tests_all && n_cases=50
+    for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
+        options=$(random_options "$case")
+        n_failed=$failed
+        # shellcheck disable=SC2086
+        run --text text --steps 2 ${options%;*} ${options#*;} --compare 1 --loss-log ranks.log
+        if [ "$code" = 2 ]; then
+            expect_one_line
+            expect_err '^train_gpt: .'
+        else
+            n_run=$((n_run + 1))
+            expect_code 0
+            expect_out 'bitwise the same'
+            mv ranks.log split.log
+            works --text text --steps 2 ${options%;*} --policy keep --loss-log one.log
+            case $options in *bf16*) ;; *) expect_near one.log split.log ;; esac
+        fi
+        [ $failed = "$n_failed" ] || fail "to repeat: --seed $case; train_gpt --text text --steps 2 ${options%;*} ${options#*;}"
+    done
+    [ $((3 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
+}
+
+tensor_ranks_compare_and_draw() { # test
+    compares_and_draws $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --output tensor/run
+    grep -q '"comm"' tensor/run/timeline.json || fail 'no stream comm in the timeline'
+    block_degrees 2 2 1 1 1 2 2 1
+    compares_and_draws $tiny --degrees degrees --policy swap --output tensor/run
+}
+
+# expect_same_lines N FILE FILE: the first N lines.
+expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fail "$2 and $3 begin differently"; }
+
+# Activations and weights in bf16: as equal, with other losses.
+bf16_is_compared_and_drawn() { # test
+    refused '--type f16: unknown type; use f32, bf16 or fp8' $tiny --type f16
+    refused '--type fp8 leaves the first and the last of --layers 2 in bf16; --layers 3 or --type bf16' $tiny --layers 2 --type fp8
+    run $tiny --loss-log f32.log
+    compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
+    ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
+    refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
+    prints 'bitwise the same' $tiny --states bf16 --compare 2 --loss-log states.log
+    expect_same_lines 1 f32.log states.log
+    ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
+}
+
+# Tokens of any number; the rate and its share of a peak are one number, and one of the options.
+random_tokens_have_a_rate() { # test
+    refused '--vocabulary has no effect on a text, whose 256 tokens' $tiny --vocabulary 300
+    refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
+    works --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
+    expect_out 'bitwise the same' 'random tokens below 1000' 'a uniform guess  *6.908 nats'
+    expect_out 'step 1 of 2 *loss 6.[89]'
+    # P: two tables of 1000 x 16, five norms, attention and MLP of two layers.
+    awk '/^rate/ { p = 2 * 16000 + 5 * 16 + 2 * 12 * 256; n = 6 * p + 6 * 2 * 16 * 128
+            off = 1e12 * $4 / ($2 * n); part = $4 / 0.5 * 100; mfu = $0; sub(/.*MFU /, "", mfu); sub(/%.*/, "", mfu)
+            exit !(off > 0.99 && off < 1.01 && mfu / part > 0.98 && mfu / part < 1.02) }' out ||
+        fail "the rate is wrong: $(grep '^rate' out)"
+}
+
+# All that is done with one rank is done with several.
+ranks_compare_and_draw() { # test
+    compares_and_draws $tiny --ring 2 --ulysses 2 --zero 1 --output ranks/run
+    [ "$(ls ranks/run | wc -l)" -eq 10 ] || fail "unexpected files: $(ls ranks/run)"
+}
+
+alpha_is_rounded_to_tiles_and_said() { # test
+    prints 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3' $tiny --alpha 0.3
+    run $tiny --alpha 0.32
+    expect_out 'as --alpha says'
+}
+
+# A budget between the needs of alpha 0 and alpha 1.  In a dry run copies cost nothing, so only memory
+# limits the plan.  In a run on a device that cannot keep everything, measured times decide how much of
+# the budget is used.
+plans_keep_within_host_memory() { # test
+    for alpha in 0 1; do
+        run $tiny --seq 200 --dry-run --alpha $alpha
+        eval "host$alpha=$(awk '/^memo / { print int($5) }' out)" # KiB
+    done
+    budget=$(((host0 + host1) / 2))
+    prints '^alpha     0\.[0-9]*: ' $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
+    expect_out '^limit     host memory is the limit; .* more would save'
+    run $tiny --seq 200 --policy keep --loss-log keep.log
+    has_losses_of keep.log $tiny --seq 200 --host-memory ${budget}KiB --device-memory 1300KiB --compare 2 --rows
+    expect_out '^profile ' '^rows  *layers  *kept  *swapped  *recomputed' '^limit ' '^predicted '
+    expect_out '^swap .*host: needs .*; run without limit' '^alpha .* fits$' '^memo .* fits$' 'bitwise the same'
+}
+
+# The least that is suggested is enough, for both memories, and no host memory will do too.
+plans_keep_within_device_memory() { # test
+    for policy in alpha memo; do
+        run $tiny --hidden 32 --device-memory 1MiB --seq 200 --policy $policy
+        least=$(sed -n 's/.*--device-memory \([0-9]*\)KiB.*/\1/p' err)
+        run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
+        for more in 0 250; do
+            has_losses_of keep.log $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least + more))KiB"
+        done
+        fails $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least - 1))KiB"
+    done
+    run $tiny --seq 200 --policy keep --loss-log keep.log
+    has_losses_of keep.log $tiny --seq 200 --host-memory 10KiB
+}
+
+# A table of rows has one line for all equal tensors and layers, and its lines cover all rows.
+plans_are_printed() { # test
+    prints '^rows  *[0-9.]* [KMi]*B kept, [0-9.]* [KMi]*B swapped, [0-9.]* [KMi]*B recomputed .* --rows' \
+        $tiny --layers 6 --device-memory 600KiB --dry-run
+    works $tiny --layers 6 --device-memory 600KiB --dry-run --rows
+    awk '/^rows / { n = $7; inside = 1; next }
+         /^limit / { inside = 0 }
+         inside { if ($2 + $3 + $4 != n) bad = 1; for (i = 5; i <= NF; i++) { gsub(",", "", $i); split($1, l, "-")
+                  layers[$i] += (2 in l ? l[2] - l[1] + 1 : 1) } }
+         END { for (t in layers) { n_tensors++; if (layers[t] != 6) bad = 1 } exit bad || n_tensors != 13 }' out ||
+        fail "not every row of 13 tensors in 6 layers is in the table: $(cat out)"
+}
+
+comparison_of_policies() { # test
+    prints '^keep .*reference' $tiny --compare 3 --device-memory 500KiB
+    expect_out '^3 steps of every policy, by turns of two' '^no times  1 timed step cannot tell policies apart; --compare 12 could'
+    for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
+    expect_out 'bitwise the same'
+    ! grep -q 'step time\|^memo .* ms ' out || fail 'times of few steps'
+
+    # Both fit, so that one sentence is about them; where other programs run, one says why there are no times.
+    works $tiny --steps 12 --compare 12 --device-memory 500KiB --output compared
+    told=$(grep -c -e '^memo  *takes .* than alpha a step,' -e '^memo  *and alpha do not differ beyond' out)
+    predicted=$(grep -c '^[a-z]*  *predicted [0-9.]* ms a step, measured [0-9.]* ms ([-+][0-9.]*% in the median of rounds)$' out)
+    case "$told $predicted $(grep -c '^no times  half of .* steps take [0-9]* to [0-9]* ms' out)" in
+    '1 5 0') grep -q 'Median of 6 steps' compared/report.html || fail 'report.html has no times' ;;
+    '0 0 1') grep -q 'No times: half of' compared/report.html || fail 'report.html does not say why it has no times' ;;
+    *) fail "neither times nor the reason why there are none: $(cat out)" ;;
+    esac
+}
+
+# expect_calls TEXT ARGUMENT...: plans, sessions that time their steps and others of a run.
+expect_calls() {
+    expected=$1
+    shift
+    ./counted "$@" >out 2>err || fail "$* fails: $(cat err)"
+    calls="$(grep -c '_plan$' err) $(grep -c '_create$' err) $(grep -c '_open$' err)"
+    [ "$calls" = "$expected" ] || fail "$*: $calls plans, sessions that time their steps and others, not $expected"
+}
+
+# Each policy is planned once, from one profile, and opened once: to be compared, trained and recorded.
+a_session_for_each_policy() { # test
+    cat >counted.c <<'END'
+#include <stdio.h>
+static void* timing; /* the session that times its steps; its runs are not of a policy */
+int __real_memo_session_run(void* session, const void* names, void* e);
+int __wrap_memo_session_run(void* session, const void* names, void* e) {
+    if (session != timing) fprintf(stderr, "runs %p\n", session);
+    return __real_memo_session_run(session, names, e);
+}
+int __real_memo_session_create(const void* d, void** session, void* e);
+int __wrap_memo_session_create(const void* d, void** session, void* e) {
+    const int status = __real_memo_session_create(d, session, e);
+    fputs("memo_session_create\n", stderr);
+    timing = *session;
+    return status;
+}
+int __real_memo_session_plan(const void* d, const void* profile, void** plan, void* e);
+int __wrap_memo_session_plan(const void* d, const void* profile, void** plan, void* e) {
+    fputs("memo_session_plan\n", stderr);
+    return __real_memo_session_plan(d, profile, plan, e);
+}
+int __real_memo_session_open(const void* d, const void* plan, void** session, void* e);
+int __wrap_memo_session_open(const void* d, const void* plan, void** session, void* e) {
+    const int status = __real_memo_session_open(d, plan, session, e);
+    fputs("memo_session_open\n", stderr);
+    if (*session == timing) timing = NULL; /* its memory */
+    return status;
+}
+END
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" -I"$sources/examples" "$sources"/examples/gpt/*/*.c counted.c \
+        "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_create,--wrap=memo_session_open,--wrap=memo_session_run \
+        -o counted $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
+    expect_calls '1 0 1' $tiny --policy keep
+    expect_calls '2 1 1' $tiny --device-memory 600KiB --output counted.dir
+    expect_calls '5 1 5' $tiny --device-memory 600KiB --compare 1 --output counted.dir --seconds 1000
+
+    # The sessions take turns of two steps, here numbered by their first, in another order in each round.  The last trains.
+    # Before each round layers are timed again, and the rows of each policy are planned with their times.
+    expect_calls '15 3 5' $tiny --steps 4 --device-memory 600KiB --compare 4
+    order=$(awk '$1 == "runs" { if (!($2 in number)) number[$2] = n++; printf "%d", number[$2] }' err)
+    [ "$order" = 001122334444332211004444 ] || fail "the sessions run in this order: $order"
+    expect_calls '5 0 0' $tiny --device-memory 600KiB --dry-run
+}
+
+# The report repeats the plan's figures beside the measured ones.
+report='ms a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
+prediction_beside_measurement() { # test
+    longer="$tiny --seq 200" # recomputation takes at least 0.1 ms
+    works $longer --device-memory 900KiB --output timed
+    for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
+        works $longer --device-memory 900KiB --profile timed/step.profile --steps 2 $options
+        expect_out "^predicted [0-9.]* $report"
+        awk 'function near(a, b) { return a - b < 0.11 && b - a < 0.11 }
+            / ms a step, of which / { step = $2 + 0; stall = $8 + 0; recompute = $12 + 0 }
+            /^predicted .* measured / { found++; bad = !near($2, step) || !near($7, stall) || !near($10, recompute) || !($13 > 0) }
+            /^memo  *predicted / { bad_row = !near($3, step) }
+            END { exit found != 1 || bad || bad_row || recompute == 0 }' out || fail "$options: the figures differ: $(grep predicted out)"
+    done
+
+    # A plan that keeps everything has the times of the profile, and those of an update of all states, to a tenth of a unit.
+    run $longer --policy keep --profile timed/step.profile --accumulate 100 --steps 2
+    expect_out "^predicted [0-9.]* $report"
+    awk '/^rows / && NF > 8 { between = $5; update = $6 }
+        /^layer / { expected = 100 * (4 * ($2 + $3) + between) * 1e-12 }
+        /^  device / { expected += update * 1e-12 * $2 * ($3 == "KiB" ? 1024 : 1048576); slack = update * 1e-12 * 0.06 * 1048576 }
+        /^predicted / { found = 1; bad = $2 - expected > slack + 0.06 || expected - $2 > slack + 0.06 || $7 != 0 || $10 != 0 }
+        END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
+
+    # On a slow link a step takes at least as long as its copies, and mostly waits for them.  Half of the rows travel, and
+    # all states fit: otherwise both would follow the measured times.
+    run $longer --device-memory 4MiB --profile timed/step.profile --policy alpha --alpha 0.5 --link-bandwidth 800KB --steps 2
+    awk '/^plan .* KiB of rows moved in a step/ { copies_ms = $(NF - 7) * 1024 / 800 }
+        /^predicted .* measured / { measured = $13 + 0; stall = $16 + 0 }
+        END { exit !(copies_ms > 500 && measured > 0.95 * copies_ms && stall <= measured && stall > 0.5 * copies_ms) }' out ||
+        fail "not the times of copies: $(grep '^pl\|^pr' out)"
+    works $tiny --policy swap
+    ! grep -q '^predicted' out || fail 'a prediction without a profile'
+}
+
+# OpenBLAS's fallback for processors that it does not know is not used on those with AVX2, unless the user asks for it.
+openblas_suits_the_processor() { # test
+    works $tiny --steps 1
+    if grep -q '^flags.* avx2.* fma\|^flags.* fma.* avx2' /proc/cpuinfo 2>/dev/null && grep -q 'OpenBLAS with kernels' out; then
+        ! grep -q 'kernels for Prescott' out || fail "$(grep kernels out)"
+        OPENBLAS_CORETYPE=Prescott prints 'kernels for Prescott' $tiny --steps 1
+    fi
+}
+
+# The table comes before training; a run that would take longer takes fewer steps.
+runs_are_shortened_to_seconds() { # test
+    prints '^steps     [0-9]*, to end within 1 s: one takes [0-9]* ms' $tiny --steps 1000000 --seconds 1 --compare 2
+    awk '/bitwise the same/ { compared = NR } /^  step / { if (!trained) trained = NR }
+         END { exit !(compared && trained && compared < trained) }' out || fail 'training comes before the table'
+    run $tiny --steps 3 --loss-log steps.log
+    has_losses_of steps.log $tiny --steps 3 --seconds 1000
+    expect_out '^steps     3, to end within'
+}
+
+# ---- files -----------------------------------------------------------------------------------------
+
+# A profile that one run has written plans the next, and a dry run without a device.
+profile_is_read() { # test
+    works $tiny --output measured --device-memory 600KiB
+    grep '^profile ' out >measured.line
+    works $tiny --profile measured/step.profile --device-memory 600KiB --output again
+    expect_same measured/step.profile again/step.profile
+    expect_same measured/step.plan again/step.plan
+    works $tiny --profile measured/step.profile --device-memory 600KiB --dry-run
+    grep '^profile ' out >read.line
+    expect_same measured.line read.line
+    refused 'has times of 100 rows, but a micro-batch of a rank has 350' $tiny --profile measured/step.profile --batch 7
+    head -c 200 measured/step.profile >cut.profile
+    refused '--profile cut.profile:[0-9]*: truncated' $tiny --profile cut.profile
+    fails $tiny --profile measured/step.profile --dry-run --cluster h100
+    expect_err '--cluster has no effect with --profile'
+}
+
+output_into_a_file() { # test
+    run $tiny --steps 120
+    lines=$(grep -c '^  step ' out)
+    [ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "$lines lines of progress for 120 steps"
+    grep -q "$(printf '\r')" out && fail 'a carriage return in a file'
+    LC_ALL=de_DE.UTF-8 "$program" $tiny --policy keep --loss-log german.log >/dev/null 2>&1
+    has_losses_of german.log $tiny --policy keep
+}
+
+generated_text_is_escaped() { # test
+    printf 'tab\there, bell\007, caf\303\251, and a line\n%.0s' 1 2 3 4 5 6 7 8 >strange
+    works $tiny --text strange --seq 40 --sample 60
+    [ -z "$(LC_ALL=C tr -d '\n -~' <out)" ] || fail 'unprintable bytes reach the output'
+}
+
+default_text() { # test
+    (cd "$sources" && "$program" --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --steps 1 >"$directory/a folder/out" 2>"$directory/a folder/err")
+    code=$?
+    expect_code 0
+    expect_out "the project's own sources"
+}
+
+tests_of "$sources/tests/trainer/test_train_gpt.sh" judged
+tap_end
