@@ -9,7 +9,8 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_measure, memo_session_plan and memo_session_open in one
+ *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *        times its first training steps and plans again
  *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
@@ -111,8 +112,8 @@ MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * The planner needs a few times of a trainer on a device.  Measure the times once, by
- * memo_session_measure, and keep the profile in a file. */
+ * The planner needs a few times of a trainer on a device.  A session times its first training
+ * steps, and memo_session_get_profile returns the times; keep the profile in a file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
@@ -142,7 +143,8 @@ typedef struct memo_profile {
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;              /* between the last forward and the first backward */
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
-    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
+                                      measured, the host updates only if nothing else fits */
     double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
@@ -281,7 +283,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
 /* ---- 4 session: from tensors and a budget to a running step -------------------------------------
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
- * measures, plans, and opens an arena and a swap engine that fit.
+ * plans, and opens an arena and a swap engine that fit.
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
@@ -290,16 +292,38 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
  *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
  *     desc.device_bytes = (int64_t)4 << 30;
- *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
  *     memo_session_create(&desc, &session, &error);
  *     for (step = 0; step < n_steps; step++) {
  *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
  *         update(parameters, gradients);
  *     }
  *
- * Create is three steps in a row, each usable alone:
+ * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
+ * same bits, so the first training steps run by a plan that fits (everything recomputed, if that
+ * fits), and are timed; then the session plans by their times, between two steps, and goes on.  No
+ * function of the trainer runs only to be timed.  What is timed:
  *
- *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     desc.timed_steps   steps before the plan, 4 by default, of which the first does not count.
+ *                        Micro-batches with fewer than half of their shape's rows, forwards alone,
+ *                        and what fails do not count; if too few count, the session waits as long
+ *                        again.  In these steps recompute is called for all rows of each tensor.
+ *     before the steps   copies of the session's own bytes to the host and back, and a file
+ *     not timed          an update at another place than the first plan's; shapes that have not
+ *                        trained get the times of others, by rows
+ *
+ * When the session plans again, the device memory stays the same block, of all device_bytes.
+ * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
+ * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
+ * the place of the update stay.  Buffers of MEMO_IN_SHAPE lose their bytes.  States keep their
+ * bytes, and move if host_bytes and disk_bytes have room for both plans' states at once and
+ * host_memory is NULL; otherwise they stay where they are, and rows alone are planned.  Pending
+ * updates run first.  `step` runs dry, as for every plan.  If the plan cannot be opened, for
+ * instance because no memory can be pinned, the first plan stays, with a line in the log.  All
+ * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
+ * next run, which then begins by the second plan.
+ *
+ * With times that are known, from memo_session_get_profile or a file of another run:
+ *
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
@@ -430,8 +454,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
- * times are of a step of desc.micro_batches, with its update and all copies of states. */
+ * A session that times itself keeps the place of the first update: on the device, if that fits.
+ * Predicted times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -564,8 +588,8 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  *
  * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
  * each other, in memory that other shapes use for other things.  So the keys and values of a
- * generation grow from call to call, and take nothing from training.  row_bytes counts for the
- * shape's rows. */
+ * generation grow from call to call, and take nothing from training.  A session that plans again
+ * ends them.  row_bytes counts for the shape's rows. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -611,15 +635,16 @@ typedef struct memo_shape {
 
 /* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
  * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes. */
+ * the calling thread computes.  memo_session_verify compares them. */
 typedef struct memo_session_output {
     const char* name; /* shown in messages; borrowed, as the bytes are */
     void* address;
     int64_t size_bytes;
-    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    memo_type type;   /* of its numbers */
     int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
 } memo_session_output;
-#define MEMO_NO_OUTPUTS (-1)
+
+typedef struct memo_step_plan memo_step_plan;
 
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
@@ -651,7 +676,8 @@ typedef struct memo_session_desc {
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
-     * Called for every plan that is tried; the addresses of the last call remain valid. */
+     * Called for every plan that is tried until the session is there; the addresses of the last
+     * call remain valid. */
     void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
@@ -672,24 +698,21 @@ typedef struct memo_session_desc {
      * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
-     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
-     * changes, or changes only states and other memory of the session.  0: measuring is refused
-     * unless `measuring` is set. */
+    /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
+     * which have their values again afterwards. */
     const memo_session_output* outputs;
     int32_t n_outputs;
-    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
-     * fifth faster than a model's weights: call memo_session_fill_states here. */
-    void (*measuring)(void* user, memo_session* session, int32_t begins);
+     * between the two. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
     /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  Called before micro-batches that only
-     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
-     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
+     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
+     * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only to measure, for all rows of each tensor. */
+     * recompute is called only in steps that are timed, for all rows of each tensor. */
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
@@ -698,7 +721,7 @@ typedef struct memo_session_desc {
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
-     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
      * times, and choose the same rows.  Fields that must match are compared. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
@@ -715,9 +738,8 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
-     * memory for the outputs; a checked session and memo_session_verify take memory of the device
-     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
+     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
      * allocated from the device. */
     void *device_memory, *host_memory;
 
@@ -744,26 +766,33 @@ typedef struct memo_session_desc {
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
-    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
+     * the plan depends on times; negative: none, the session plans by estimates. */
+    int32_t timed_steps;
+    /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
+     * the files are there (on every rank), and written once times are known.  NULL: none. */
+    const char* profile_path;
+    /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
+     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
+    void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets a checked session takes three layers of device memory, one of host
-     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
-     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
-     * waits in every layer. */
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
+     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
+     * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
  * plans of the other shapes are owned by the plan. */
-typedef struct memo_step_plan {
-    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+struct memo_step_plan {
+    memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
@@ -797,19 +826,8 @@ typedef struct memo_step_plan {
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
      * a tile less nothing was found.  Empty if the plan fits. */
     char shortage[400];
-} memo_step_plan;
+};
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
- * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
- * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
- * With states two more follow.  If there are 7 or more, copies run beside every second one, which
- * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
- * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
- * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
- * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                          memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
@@ -824,9 +842,10 @@ MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
 MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
-/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
- * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
- * the three; a policy that may need times takes outputs or `measuring` in any case. */
+/* Plans and opens; the session then times its first steps, if the plan depends on times: see
+ * Self-timing.  It does not if policy MEMO can keep everything on the device, states too, nor for
+ * policies that need no times.  The session owns the plan.  Errors: of both, and of profile files;
+ * UNSUPPORTED (a link or a file so slow that timing copies would take minutes). */
 MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -880,7 +899,8 @@ typedef struct memo_batch {
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
-/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
+ * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
@@ -926,8 +946,8 @@ MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32
  * memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
- * changes; the bytes are there while the layer is open. */
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
+ * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
  * the state. */
@@ -982,6 +1002,10 @@ typedef struct memo_session_info {
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
+/* The times of a shape with a backward that the session plans by: of its first training steps, or
+ * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
+MEMO_TRY memo_status memo_session_get_profile(const memo_session* session, int32_t shape,
+                                              memo_profile* profile, memo_error* error);
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
 #ifdef __cplusplus
@@ -1034,8 +1058,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
- *     >>session measure        the times of a micro-batch that runs
- *     >>session life           measure, plan, open in a row
+ *     >>session times          a profile from the spans of micro-batches
+ *     >>session timing         the first training steps give the times of the plan behind them
+ *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -6366,23 +6391,14 @@ enum {
     MEMOI_SPANS_MAX
 };
 
+#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
+
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
+    double scale;         /* of what is added */
 } memoi_timer;
-
-/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
- * the device in the backward. */
-typedef struct memoi_beside {
-    memob_engine engine;
-    memo_event begun;   /* the engine's: a step begins to compute */
-    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
-    int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
-     * direction has n_places, and size_bytes of the device. */
-    int64_t n_places, n_copied;
-} memoi_beside;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
@@ -6433,13 +6449,39 @@ typedef struct memoi_inspector {
  * place of the swap engine, or from a backward to its WEIGHTS turn. */
 enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
+/* Requests of `setup`, which another plan repeats without calling it. */
+typedef struct memoi_setup {
+    int64_t* bytes; /* (n); of those that are not freed */
+    int64_t n;
+    int is_known;  /* 1: requested instead of calling `setup` */
+    int has_freed; /* 1: they cannot be repeated */
+} memoi_setup;
+
+/* Of a session that times its first steps: >>session timing. */
+typedef struct memoi_timing {
+    void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
+    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    int32_t due;                   /* the step, from 0 on, before which to plan */
+    int32_t n_begun;               /* training steps */
+    int64_t n_batches;             /* micro-batches with a backward that have begun */
+    int is_open;                   /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes;     /* of updates on the host */
+    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;                  /* profiles has times */
+    int keeps_states;              /* plans stream the states that the open plan streams */
+    int is_lost;                   /* neither plan could be opened */
+    memob_arrays arrays;
+} memoi_timing;
+
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
     memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base; /* of the engine's device memory */
+    char* base;      /* of the engine's device memory */
+    double* spans_s; /* of a session that times its steps */
+    int32_t n_timed; /* repetitions of them */
     int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
 } memoi_session_part;
 
@@ -6471,6 +6513,11 @@ struct memo_session {
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
     void *device_memory, *host_memory; /* of all shapes */
+    int64_t memory_bytes;              /* of device_memory */
+    memoi_setup own_setup;
+    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
+    memoi_timing timing;
+    const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
@@ -6486,8 +6533,7 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2];       /* of this micro-batch; of pending updates */
-    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    } values[2]; /* of this micro-batch; of pending updates */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -6497,7 +6543,7 @@ struct memo_session {
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_setting_up, is_recomputing;
+    int is_setting_up, is_calling_setup, is_recomputing;
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
@@ -6512,7 +6558,6 @@ struct memo_session {
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */
     memob_arrays arrays; /* of all three */
-    memoi_beside beside;
 };
 
 const char* memo_policy_name(memo_policy policy) {
@@ -6780,13 +6825,6 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
     return MEMO_STATUS_OK;
 }
 
-/* n_outputs of a desc for a call that may measure.  Measuring runs whole micro-batches, perhaps
- * just before a training step, so the trainer must have stated what they change. */
-#define MEMOI_OUTPUTS_MISSING (-2)
-MEMOI int32_t memoi_session_outputs(const memo_session_desc* desc) {
-    return desc->n_outputs || desc->measuring ? desc->n_outputs : MEMOI_OUTPUTS_MISSING;
-}
-
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -6802,7 +6840,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
         {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
         {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
         {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
         {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
         {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
@@ -6824,7 +6862,6 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                           numbers[t].least, numbers[t].most, error)))
             return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_real(name, "measure_s", desc->measure_s, 0, 1e6, error)) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
@@ -6854,13 +6891,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (desc->n_alternatives && !desc->alternatives)
         field = "alternatives: NULL; set them, or n_alternatives to 0";
-    if (desc->n_outputs > 0 && !desc->outputs)
-        field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
-    if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
-        field =
-            "outputs: none, but measuring runs micro-batches, which change gradients and more; "
-            "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
-            "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
+    if (desc->n_outputs > 0 && !desc->outputs) field = "outputs: NULL; set them, or n_outputs to 0";
     for (int32_t t = 0; t < desc->n_outputs && !field; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
@@ -7274,7 +7305,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 25, N_BUDGETS = 3 };
+    enum { N = 26, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7308,6 +7339,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
         {"has_alpha", own->has_alpha},
+        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
@@ -7386,8 +7418,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
         /* Buffers that live as long as the session: `setup` makes the same requests. */
-        for (int64_t i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers;
-             i++) {
+        for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
+             i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
                 (a->memory_class != MEMO_CLASS_PERSISTENT ||
@@ -7517,7 +7549,10 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
     memo_session* s = (memo_session*)session;
     (void)error;
+    const double begin_s = memob_now_s();
     s->desc.update_host(s->desc.user, s, layer - 1);
+    s->timing.host_s += memob_now_s() - begin_s;
+    s->timing.host_bytes += memob_states_update_bytes(s->states, layer);
     return MEMO_STATUS_OK;
 }
 
@@ -7703,6 +7738,14 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
+/* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
+MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
+    const double rows = (double)memoi_session_rows(s, step);
+    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
+}
+
 /* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -7710,7 +7753,7 @@ MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, 
     if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
     if (timer->span_s && !status)
         status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
-    if (timer->span_s) *timer->span_s += took_s;
+    if (timer->span_s) *timer->span_s += took_s * timer->scale;
     timer->span_s = NULL;
     return status;
 }
@@ -7725,18 +7768,82 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (!span_s || s->error.status) return;
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
-        *span_s += is_end ? memob_now_s() : -memob_now_s();
+        *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
         return;
     }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
-    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
-        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
+    if (is_end) timer->scale = memoi_session_scale(s, step, what);
     if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
+}
+
+/* --- the first training steps are timed --- */
+
+/* 1: a micro-batch with a backward begins a step. */
+MEMOI int memoi_session_begins_step(const memo_session* s) {
+    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    return !s->states->layers[0].has_gradients || s->states->is_pending;
+}
+
+/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
+ * lost. */
+MEMOI int memoi_session_time_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
+        const int begins = memoi_session_begins_step(s);
+        if (begins && t->n_begun >= t->due) t->plan(s);
+        t->n_begun += begins;
+        t->n_batches++;
+    }
+    if (t->is_lost)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "memo_session_begin: memory was lost while the session planned again");
+    return !t->is_lost;
+}
+
+/* Two timers of each span, before the first that is timed. */
+MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
+        memo_event* event = &s->timers[k / 2].events[k % 2];
+        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
+        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
+        if (!*event) status = memo_event_create(s->device, event, NULL);
+    }
+    return status;
+}
+
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
+ * all slices. */
+MEMOI void memoi_session_time_batch_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    memoi_session_part* part = s->part;
+    const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
+                         s->batch.n_rows > (s->n_slices - 1) * s->steps->n_rows;
+    if (!t->plan || s->next_turn) return;
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+        s->timers[k].span_s = NULL;
+    s->spans_s = NULL;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
+    if (!t->is_open) return;
+    if (memoi_session_create_timers(s)) t->is_open = 0;
+    if (t->is_open) s->spans_s = part->spans_s;
+
+    s->repetition = part->n_timed;
+    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
+        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
+}
+
+/* It counts if it has ended without an error.  The update behind it is timed with it. */
+MEMOI void memoi_session_time_batch_end(memo_session* s) {
+    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    s->timing.is_open = 0;
+    s->part->n_timed++;
 }
 
 /* --- >>session states ---
@@ -7856,8 +7963,7 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
-    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
-    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
+    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The trainer updates a layer on the device. */
@@ -8065,7 +8171,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
-    status = memo_session_flush(s, error); /* checks what the state was before */
+    status = memo_session_flush(s, error); /* which knows what it leaves */
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status
@@ -8127,17 +8233,10 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address
- * kept from there harm nothing. */
-MEMOI void memoi_inspector_retire(memo_session* s) {
-    s->checker.slots = s->checker.memory = NULL;
-    s->checker.n_buffers = 0;
-}
-
 /* Checks from now on. */
 MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->spans_s ? c->slot_bytes : 0);
+    c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->shape = -1;
     c->kinds = 0;
@@ -8153,20 +8252,16 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
     memset(c, 0, sizeof *c);
 }
 
-/* Takes three layers and four times the buffers on the device, and a layer pinned, beside the
- * budgets; to measure, a layer more: no layer then has the slot of the session that trains, so that
- * the forward does not find a kept address there. */
+/* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
+ * budgets; to plan again, a layer more: no layer then has the slot that it had before, so that the
+ * forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->spans_s ? 4 : 3;
+    const int n_slots = s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
-    if (c->engine.device_memory) { /* of the shape measured before */
-        memoi_inspector_start(s);
-        return MEMO_STATUS_OK;
-    }
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
@@ -8857,6 +8952,14 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
+/* Notes a request of `setup`. */
+MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
+    memoi_setup* setup = &s->own_setup;
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
+    if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
+}
+
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
@@ -8880,6 +8983,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "run; make the same requests in the same order, none larger",
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
+    if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
     return memoi_inspector_request(s, address, size_bytes, name);
 }
 
@@ -8889,6 +8993,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
+    s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_inspector_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
@@ -9067,7 +9172,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (s->next_turn) s->batch = before;
         return 0;
     }
+    if (!memoi_session_time_begin(s)) return 0;
     memoi_session_turn(s, s->batch.shape);
+    memoi_session_time_batch_begin(s);
     if (s->batch.values) {
         memset(&s->values[0], 0, sizeof s->values[0]);
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
@@ -9144,6 +9251,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
@@ -9245,20 +9353,6 @@ MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end)
     if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
 }
 
-/* Copies beside a step, once it computes. */
-MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
-    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
-    memoi_beside* b = &s->beside;
-    memob_engine_call(&b->engine, &s->call_error);
-    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
-    memob_engine_wait(&b->engine, stream, 0);
-    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
-        memob_engine_copy(&b->engine, stream, is_backward * b->size_bytes,
-                          (is_backward * b->n_places + b->n_copied++ % b->n_places) * b->size_bytes,
-                          b->size_bytes);
-    (void)memoi_session_is_ok(s, b->engine.status);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -9295,8 +9389,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
-        memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
@@ -9401,6 +9493,17 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
     return status;
 }
 
+/* Requests what `setup` has requested, or calls it. */
+MEMOI void memoi_session_set_up(memo_session* s) {
+    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
+        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    if (s->setup || s->error.status || !s->desc.setup) return;
+    s->own_setup.n = 0;
+    s->is_calling_setup = s->is_open;
+    s->desc.setup(s->desc.user, s);
+    s->is_calling_setup = 0;
+}
+
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
@@ -9428,9 +9531,21 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 
     s->is_setting_up = 1;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
-    if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    memoi_session_set_up(s);
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
+}
+
+/* Ends arenas and engines of all shapes, but neither states nor memory. */
+MEMOI void memoi_session_stop(memo_session* s) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
+        memoi_session_part* part = &s->parts[k];
+        memo_swap_destroy(part->swap);
+        memo_arena_destroy(part->arena);
+        memob_swap_placement_free(&part->placement);
+        part->swap = NULL;
+        part->arena = NULL;
+    }
 }
 
 void memo_session_destroy(memo_session* s) {
@@ -9442,12 +9557,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
-         k--) { /* later ones use the first one's streams */
-        memo_swap_destroy(s->parts[k].swap);
-        memo_arena_destroy(s->parts[k].arena);
-        memob_swap_placement_free(&s->parts[k].placement);
-    }
+    memob_arrays_free(&s->timing.arrays);
+    memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
     if (s->device_memory && !s->desc.device_memory)
@@ -9501,17 +9612,18 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
-/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
- * in the order of their requests, then the engine's memory, which is the first request.  No plan
- * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
+ * buffers from the last request on, then states, then the engine's memory, which is the first
+ * request.  No plan becomes larger, because nothing else ever uses these bytes.  Returns the number
+ * of bytes. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t end_bytes = 0;
-    for (int64_t i = 1; i <= plan->n_buffers; i++) {
-        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+    for (int64_t i = plan->n_buffers - 1; i >= 0; i--) {
+        memo_buffer* buffer = &plan->buffers[i];
         if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
         if (is_fixed) buffer->offset_bytes = end_bytes;
         buffer->is_fixed = is_fixed;
-        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+        end_bytes += memob_buffer_bytes(plan, i);
     }
     return end_bytes;
 }
@@ -10090,6 +10202,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
         s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
+    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
@@ -10130,8 +10243,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host &&
-        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
+    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
@@ -10219,6 +10331,21 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
+/* 1: the session that plans again keeps its states where they are. */
+MEMOI int memoi_session_keeps_states(const memo_session* s) {
+    return s->planner && s->planner->timing.keeps_states;
+}
+
+/* Streams what the open plan streams, and chooses the stage. */
+MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->planner->parts[0].plan;
+    memo_status status;
+    s->update_at = plan->update_at;
+    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
+                                       plan->update_is_on_host, error);
+    return status ? status : memoi_session_choose(s, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -10244,7 +10371,10 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
+        if (!status && !i && memoi_session_keeps_states(s))
+            status = memoi_session_keep(s, error);
+        else if (!status)
+            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
@@ -10274,11 +10404,12 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
- * the device memory that the longest takes, so that the shapes together need no more; a shape that
- * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states.*/
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
+ * longest shape with a backward comes first.  Every other shape gets the device memory that the
+ * longest takes, so that the shapes together need no more; a shape that does not fit there gets
+ * all of the budget.  If a shape lacks device memory, all stream more states. */
+MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session* s;
@@ -10286,6 +10417,8 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->planner = planner;
+    if (!status && planner) s->setup = &planner->own_setup;
     if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */
@@ -10510,9 +10643,10 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
- * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
- * needs. */
+/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
+ * session that plans again takes its whole budget, if it gets so much.  Without memory of the
+ * caller states take their own.  On the host, what has a file comes first: it has whole pages, as a
+ * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
@@ -10531,13 +10665,27 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
                               "%s_bytes; plan with these budgets, or give more memory",
                               field, (long long)(*field == 'd' ? device_bytes : both_bytes), field);
 
-    s->device_memory = s->desc.device_memory;
-    if (!s->device_memory)
-        status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (!s->device_memory) {
+        s->device_memory = s->desc.device_memory;
+        s->memory_bytes = device_bytes;
+        if (s->timing.plan)
+            s->memory_bytes =
+                memob_max(device_bytes,
+                          s->desc.device_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT);
+        if (!s->device_memory && s->memory_bytes > device_bytes &&
+            memo_device_alloc(s->device, s->memory_bytes, &s->device_memory, NULL))
+            s->memory_bytes = device_bytes;
+        if (!s->device_memory)
+            status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    }
+    MEMO_ASSERT(device_bytes <= s->memory_bytes);
     if (s->desc.host_memory) {
         char* base = (char*)s->desc.host_memory;
         s->host_memory = base + rows_at;
-        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
+        if (!states_are_first) /* the same place under every plan */
+            base += (s->desc.host_bytes - states_bytes) / MEMOB_DEVICE_ALIGNMENT *
+                    MEMOB_DEVICE_ALIGNMENT;
+        s->states_desc.host_memory = base;
         MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
@@ -10592,29 +10740,6 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     return status;
 }
 
-memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
-                              memo_session** session, memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
-    *session = NULL;
-    if (status) return status;
-    status = memob_check_given("memo_session_open", "plan", plan, error);
-    status = status ? memoi_session_verdict(desc, status, error)
-                    : memoi_session_make(desc, plan, 0, &s, error);
-    *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
-    }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
-    return status;
-}
-
 /* --- >>session slices ---
  * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
 
@@ -10645,7 +10770,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
     int n_fit = 0;
     *plan = NULL;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(desc, profile, effort, plan, error);
+        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
@@ -10659,7 +10784,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(&own, profile, effort, &trial, &failed);
+        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -10865,8 +10990,9 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return status;
 }
 
-/* --- >>session measure ---
- * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
+/* --- >>session times ---
+ * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
+ * nothing of when they run. */
 
 /* Rows of a tensor that a step had; the mean if they are routed. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
@@ -10923,6 +11049,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
@@ -10939,7 +11066,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     for (int i = 0; i < 3; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
             memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
-        for (int32_t step = 0; step < s->n_steps; step++) {
+        for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
                       memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
@@ -10972,60 +11099,6 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(desc, status, error);
 }
 
-/* Of the forward's or the backward's spans of all steps: the first times, or the second. */
-MEMOI double memoi_session_sum_spans(const memo_session* s, int is_backward, int which) {
-    double sum_s = 0;
-    for (int32_t step = 0; step < s->n_steps; step++)
-        sum_s += memoi_session_span(s, step,
-                                    is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD)[which];
-    return sum_s;
-}
-
-/* Takes what copies beside the micro-batches need.  If there is no memory, nothing is copied.  The
- * copies of a step take 0.7 of an average step of the first micro-batch.  Copies of few bytes would
- * show what the start of a copy costs. */
-MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
-    const double copies_s[] = {copy->out_s, copy->back_s};
-    memoi_beside* b = &s->beside;
-    memob_engine* e = &b->engine;
-    double steps_bytes[2], n_bytes = 16 << 20, host_bytes = 64 << 20;
-    int64_t device_end = 0, host_end = 0; /* of the session's memory */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
-        const memo_step_plan* plan = s->parts[k].plan;
-        device_end = memob_max(device_end, plan->device_bytes);
-        host_end = memob_max(host_end, plan->host_bytes);
-    }
-    device_end = memob_align_up(device_end, MEMOB_DEVICE_ALIGNMENT);
-    host_end = memob_align_up(host_end, MEMOB_DEVICE_ALIGNMENT);
-    if (s->desc.device_bytes) n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - device_end));
-    if (s->desc.host_bytes) host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - host_end));
-    n_bytes = fmin(n_bytes, host_bytes) / 2; /* each direction has its own, as they run at once */
-
-    for (int32_t pass = 0; pass < 2; pass++) {
-        const double sum_s = memoi_session_sum_spans(s, pass, 0);
-        if (copies_s[pass] * 1e14 < (double)copy->size_bytes) return; /* the clock sees no copies */
-        steps_bytes[pass] = 0.7 * sum_s / s->n_steps / copies_s[pass] * (double)copy->size_bytes;
-        n_bytes = fmin(n_bytes, steps_bytes[pass]);
-    }
-    if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
-    b->size_bytes = (int64_t)n_bytes;
-    b->n_places = (int64_t)host_bytes / (2 * b->size_bytes);
-    for (int32_t pass = 0; pass < 2; pass++)
-        b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
-
-    memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
-    e->events = &b->begun;
-    e->n_events = 1;
-    if (s->desc.device_memory) e->device_memory = (char*)s->desc.device_memory + device_end;
-    if (s->desc.host_memory) e->host_memory = (char*)s->desc.host_memory + host_end;
-    if (memob_engine_acquire(e, "", 2 * b->size_bytes, 2 * b->n_places * b->size_bytes, NULL, 2,
-                             NULL))
-        b->size_bytes = 0;
-    else /* the system gives it now */
-        memset(e->host_memory, 0, (size_t)(2 * b->n_places * b->size_bytes));
-}
-
 /* The median of every times_s[first], times_s[first + stride], up to n times. */
 MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t stride, int32_t n) {
     double chosen_s[MEMOI_SESSION_REPETITIONS];
@@ -11034,51 +11107,27 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span two medians of its times in n micro-batches: in micro-batches without copies, and
- * in every second micro-batch, which recomputes half of the rows beside copies.  If no copies ran,
- * layers count in all micro-batches.  Layers that are late now and then make the median micro-batch
- * longer than the sum of the layers' medians.  The medians grow in this ratio. */
+/* Gives each span of a layer the median of its times in n micro-batches, and each other span two: of
+ * the even micro-batches, and of the odd ones, which time the recomputation of half of the rows.
+ * Layers that are late now and then make the median micro-batch longer than the sum of the layers'
+ * medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
-    const int32_t layer_stride = s->beside.size_bytes ? 2 : 1;
-    double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, medians_s[2] = {0, 0}, ratios[2];
+    double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, sum_s = 0, ratio;
     for (int64_t k = 0; k < n_spans; k++) {
-        double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, of_span_s[2];
+        double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
         const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);
         for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
-        for (int32_t i = 0; i < 2; i++) {
-            const int32_t stride = is_layer ? layer_stride : 2;
-            of_span_s[i] = memoi_session_median(span_s, i % stride, stride, n);
-            if (is_layer) medians_s[i] += of_span_s[i];
-        }
-        memcpy(span_s, of_span_s, sizeof of_span_s);
+        odd_s = is_layer ? 0 : memoi_session_median(span_s, 1, 2, n);
+        span_s[0] = memoi_session_median(span_s, 0, is_layer ? 1 : 2, n);
+        span_s[1] = odd_s;
+        if (is_layer) sum_s += span_s[0];
     }
 
-    for (int32_t i = 0; i < 2; i++) {
-        const double sum_s = memoi_session_median(sums_s, i % layer_stride, layer_stride, n);
-        ratios[i] = medians_s[i] > 0 ? sum_s / medians_s[i] : 1;
-    }
+    ratio = sum_s > 0 ? memoi_session_median(sums_s, 0, 1, n) / sum_s : 1;
     for (int64_t k = 0; k < n_spans; k++)
-        for (int32_t i = 0; i < 2 && memoi_pass_has_layers(k % MEMOI_SPANS_MAX); i++)
-            s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
-}
-
-/* Runs a micro-batch of the current shape, and an update if the micro-batch ends the step.  Reads
- * the spans. */
-MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
-                                           memo_error* error) {
-    const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
-    memo_status status;
-    s->repetition = repetition;
-    for (int64_t k = 0; k < n_spans; k++)
-        s->spans_s[k * MEMOI_SESSION_REPETITIONS + repetition] = 0;
-    status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
-    if (!status && !more_follow) status = memo_session_update(s, error);
-    if (!status && !s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-        status = memoi_session_read_timer(s, &s->timers[k], error);
-    return status;
+        if (memoi_pass_has_layers(k % MEMOI_SPANS_MAX))
+            s->spans_s[k * MEMOI_SESSION_REPETITIONS] *= ratio;
 }
 
 /* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
@@ -11091,59 +11140,8 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             int64_t begin = 0, end = 0;
             if (!span_s || !n_rows) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
-            for (int32_t i = 0; i < 2; i++)
-                backward_s[i] =
-                    fmax(0, backward_s[i] - span_s[0] * (double)(end - begin) / (double)n_rows);
+            *backward_s = fmax(0, *backward_s - span_s[0] * (double)(end - begin) / (double)n_rows);
         }
-    }
-}
-
-/* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
- * every second one. */
-MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
-                                           memo_error* error) {
-    const double begin_s = memob_now_s(), measure_s = s->desc.measure_s > 0 ? s->desc.measure_s : 3;
-    int32_t n = 1;
-    int64_t values[2];
-    memo_status status = MEMO_STATUS_OK;
-    memoi_session_log(s, "session: measuring layers and recomputation");
-    if (s->desc.is_checked) status = memoi_inspector_create(s, error);
-    status = memoi_session_verdict(&s->desc, status, error);
-    for (int32_t run = -1; run < n && !status; run++) {
-        status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
-        if (run >= 0) continue;
-
-        /* By default as many as take 3 s, because a processor that was idle takes up to a second to
-         * reach its speed.  Two are enough if the first takes over 5 s.  All ranks must run as
-         * many, because layers may contain collectives. */
-        values[1] = (int64_t)(1e3 * (memob_now_s() - begin_s)) + 1;
-        status = memoi_session_agree(&s->desc, status, values, 2, error);
-        n = values[1] > 5000 ? 2
-                             : (int32_t)fmax(4, fmin(1e3 * measure_s / (double)values[1],
-                                                     MEMOI_SESSION_REPETITIONS));
-        if (!status)
-            memoi_session_log(s, "session: measuring %d micro-batches of about %.1f s", (int)n,
-                              1e-3 * (double)values[1]);
-        if (!status) memoi_inspector_retire(s); /* the others measure; no kernel runs */
-        /* A few micro-batches show nothing of what copies slow. */
-        if (!status && n >= 6) memoi_session_begin_beside(s, profile);
-    }
-
-    if (!status) memoi_session_take_medians(s, n);
-    if (!status && s->desc.backward_recomputes) memoi_session_leave_out(s);
-    return status;
-}
-
-/* By how much copies slow steps; at most by the time of the copies. */
-MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
-    const memoi_beside* b = &s->beside;
-    for (int32_t pass = 0; pass < 2 && b->size_bytes; pass++) {
-        const double n_bytes = (double)b->size_bytes * b->n_copies[pass] * s->n_steps;
-        const double most_s = (pass ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
-        const double slower_s =
-            memoi_session_sum_spans(s, pass, 1) - memoi_session_sum_spans(s, pass, 0);
-        profile->slowdown_s_per_byte[pass] = fmin(fmax(slower_s, 0) / n_bytes, most_s);
     }
 }
 
@@ -11179,48 +11177,659 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
         }
 }
 
-/* Times an update after another one that warms up, in seconds of a byte that it uses. */
-MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profile,
-                                            memo_error* error) {
+/* --- >>session timing ---
+ * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
+ * plan is made.
+ *
+ * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
+ *    only to be timed.
+ * 2  All plans have one block of device memory, in which buffers of the session and what `setup`
+ *    has requested lie first, at the same places.
+ * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
+ * 4  Ranks plan at the same step, by the same times, or not at all.
+ * 5  What fails leaves the first plan as it was. */
+
+/* A copy of a table that lives as long as the session; NULL stays NULL. */
+MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
+    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
+    if (copy) memcpy(copy, table, (size_t)n * size);
+    return copy;
+}
+
+MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
+    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
+}
+
+/* The caller's desc with all that it points to, for plans that come later. */
+MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
+                                         memo_error* error) {
+    memo_session_desc* own = &s->timing.desc;
+    memo_tensor* tensors;
+    *own = *desc;
+    tensors = (memo_tensor*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
+        tensors[t] = desc->tensors[t];
+        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
+    }
+    own->tensors = tensors;
+
+    own->layer_kinds = s->desc.layer_kinds; /* a copy */
+#define MEMOI_TIMING_COPY(field, type, n)                                                          \
+    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
+    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
+    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
+    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
+    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
+    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
+    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
+    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
+    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
+#undef MEMOI_TIMING_COPY
+    s->desc.spill_directory = own->spill_directory;
+    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
+                                   : MEMO_STATUS_OK;
+}
+
+/* The file of a shape's profile; "": none. */
+MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
+    const char* given = desc->profile_path ? desc->profile_path : "";
+    char number[16] = "";
+    if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
+    snprintf(path, 4096, "%.4000s%s", given, number);
+}
+
+/* 1: a shape has a backward, whose times are wanted. */
+MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) {
+    return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
+}
+
+/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
+                                          int* has, memo_error* error) {
+    const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
+    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    int64_t values[2] = {0, !can};
     memo_status status = MEMO_STATUS_OK;
-    double sum_s = 0, n_bytes = 0;
-    for (int32_t run = 0; run < 2 && !status;
-         run++) /* the medians of the other spans are in the first */
-        status = memoi_session_time_batch(s, 1, 0, error);
-    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++)
-        sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
-    for (int32_t what = MEMOI_SPAN_UPDATE_FIRST; what <= MEMOI_SPAN_UPDATE_LAST && !status; what++)
-        sum_s += memoi_session_span(s, 0, what)[1];
+    char path[4096];
+    for (int32_t k = 0; k < n && can; k++) {
+        FILE* file;
+        if (!memoi_timing_is_trained(desc, k)) continue;
+        memoi_timing_path(desc, k, path);
+        file = fopen(path, "rb");
+        values[1] |= !file;
+        if (file) fclose(file);
+    }
+    status = memoi_session_agree(desc, status, values, 2, error);
+    *has = !status && !values[1];
+    for (int32_t k = 0; k < n && *has && !status; k++) {
+        memoi_timing_path(desc, k, path);
+        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
+    }
+    return *has ? memoi_session_verdict(desc, status, error) : status;
+}
+
+/* Memory for the spans of all shapes, and the times of copies. */
+MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
+    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_status status = MEMO_STATUS_OK;
+    s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
+    for (int32_t k = 0; k < n; k++)
+        s->parts[k].spans_s =
+            (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
+                                      MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
+    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_measure_copies(s, profiles, error);
+    s->timing.profiles = profiles;
+    return status;
+}
+
+/* --- times --- */
+
+/* Each place of an order is visited by several turns, whose spans have been added. */
+MEMOI void memoi_timing_divide(const memo_session* s) {
+    const memoi_step_plan* own = memoi_session_own(s);
+    for (int32_t step = 0; step < s->n_steps && s->steps->order; step++) {
+        int32_t n_visits = 0, n_last = 0;
+        for (int32_t k = 0; k < own->plan.n_order; k++) {
+            const memo_turn* turn = &own->plan.order[k];
+            n_visits += turn->pass == MEMO_PASS_FORWARD && own->places[k] == step / s->n_turn_steps;
+            n_last += turn->pass == MEMO_PASS_BACKWARD && turn->chunk == own->plan.n_chunks - 1;
+        }
+        for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
+            double* span_s = memoi_session_span(s, step, what);
+            for (int32_t i = 0; i < MEMOI_SESSION_REPETITIONS && span_s; i++)
+                span_s[i] /= (double)memob_max(what == MEMO_PASS_BETWEEN ? n_last : n_visits, 1);
+        }
+    }
+}
+
+/* Seconds of a byte that the update uses; the median of the micro-batches that had one. */
+MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
+    double sums_s[MEMOI_SESSION_REPETITIONS], n_bytes = 0;
+    int32_t n_sums = 0;
+    if (!s->states) return 0;
+    for (int32_t i = 0; i < n; i++) {
+        double sum_s = memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_FIRST)[i] +
+                       memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_LAST)[i];
+        for (int32_t layer = 0; layer < s->desc.n_layers; layer++)
+            sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[i];
+        if (sum_s > 0) sums_s[n_sums++] = sum_s;
+    }
     for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
         n_bytes += memob_states_update_bytes(s->states, layer);
-    if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
-    return status;
+    return n_sums && n_bytes > 0 ? memoi_profile_median(sums_s, n_sums) / n_bytes : 0;
 }
 
-/* Times updates on the host in memory of a layer's size, after one that warms up. */
-MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile,
-                                          memo_error* error) {
-    const uint32_t used = s->states->updated | s->states->gradients;
-    char* trial[MEMO_STATES_MAX] = {NULL};
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    double n_bytes = 0, begin_s = 0;
-    memo_status status = memob_states_synchronize(s->states, error);
-    for (int32_t i = 0; i < s->desc.n_states && !status; i++)
-        if (used >> i & 1) trial[i] = MEMOB_ARRAY(&arrays, char, s->states_table[i].size_bytes);
-    if (arrays.failed) status = memob_no_memory(error, "a layer's states");
+/* The profile of a shape, from its spans. */
+MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* profile) {
+    memoi_session_turn(s, k);
+    s->batch.n_rows = s->steps->layer_rows;
+    s->spans_s = s->part->spans_s;
+    memoi_session_guess(s, profile);
+    profile->update_s_per_byte = memoi_timing_update(s, s->part->n_timed);
+    if (s->timing.host_bytes > 0)
+        profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
+    memoi_timing_divide(s);
+    memoi_session_take_medians(s, s->part->n_timed);
+    if (s->desc.backward_recomputes && s->part->swap) memoi_session_leave_out(s);
+    memoi_session_read_times(s, profile);
+    memoi_session_read_calls(s, profile);
+    s->spans_s = NULL;
+}
 
-    s->host_trial = trial;
-    for (int32_t layer = -1; layer < s->desc.n_layers && !status; layer++) {
-        if (layer > 0 && memob_now_s() - begin_s > 1) break;
-        s->desc.update_host(s->desc.user, s, (int32_t)memob_max(layer, 0));
-        if (layer < 0) begin_s = memob_now_s();
-        if (layer >= 0) n_bytes += memob_states_update_bytes(s->states, layer + 1);
+/* The profile of a shape that has not trained: another one's times, by rows. */
+MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
+                               memo_profile* profiles) {
+    const memo_swap_desc *swap = &s->parts[k].plan->swap, *other = &s->parts[from].plan->swap;
+    const double ratio = (double)swap->n_rows / (double)other->n_rows;
+    memo_profile* profile = &profiles[k];
+    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->weights_s,
+                               profile->forward_growth_s, profile->backward_growth_s};
+    *profile = profiles[from];
+    profile->n_rows = swap->n_rows;
+    for (int i = 0; i < 5; i++)
+        for (int32_t kind = 0; kind < profile->n_kinds; kind++) times_s[i][kind] *= ratio;
+    profile->between_s *= (double)swap->layer_rows / (double)other->layer_rows;
+}
+
+/* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
+MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+    memo_profile* profiles = s->timing.profiles;
+    const int32_t n = s->desc.n_shapes;
+    int32_t from = 0;
+    memo_status status = MEMO_STATUS_OK;
+    while (untimed[from]) from++;
+    for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
+    for (int32_t k = 0; k < n; k++) {
+        if (untimed[k]) continue;
+        memoi_timing_read_shape(s, k, &profiles[k]);
+        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
     }
-    if (n_bytes > 0) profile->update_host_s_per_byte = (memob_now_s() - begin_s) / n_bytes;
-    s->host_trial = NULL;
-    memob_arrays_free(&arrays);
+    for (int32_t k = 0; k < n && !status; k++)
+        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k, from, profiles);
+    s->timing.is_known = !status;
     return status;
 }
+
+/* A file that cannot be written is no reason to stop. */
+MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
+    char path[4096];
+    memo_error why;
+    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+        if (s->parts[k].plan->shape.is_forward_only) continue;
+        memoi_timing_path(&s->timing.desc, k, path);
+        if (memo_profile_write(&s->timing.profiles[k], path, &why))
+            memoi_session_log(s, "session: the profile is not written: %s", why.message);
+        else
+            memoi_session_log(s, "session: %s times are in %.200s",
+                              untimed[k] ? "estimated" : "measured", path);
+    }
+}
+
+/* --- plans take turns --- */
+
+/* 1: two plans stream, spill and update the same. */
+MEMOI int memoi_timing_streams_alike(const memo_step_plan* a, const memo_step_plan* b) {
+    return a->n_streamed == b->n_streamed && a->n_spilled == b->n_spilled &&
+           a->update_is_on_host == b->update_is_on_host && a->update_at == b->update_at;
+}
+
+/* 1: the plan is the one that is open, but perhaps for its policy. */
+MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan) {
+    memoi_step_plan_line own, found;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        const memo_plan *a = s->parts[k].plan->addresses, *b = plan->addresses;
+        for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+            (void)memoi_step_plan_get_line(plan, i, &found);
+            if (i == 0) found.cells[MEMOI_LINE_POLICY] = own.cells[MEMOI_LINE_POLICY];
+            if (memcmp(own.cells, found.cells, sizeof own.cells) != 0) return 0;
+        }
+        for (int64_t i = 0; i < a->n_buffers; i++)
+            if (a->buffers[i].offset_bytes != b->buffers[i].offset_bytes) return 0;
+    }
+    return 1;
+}
+
+/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
+ * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
+MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
+                                             memob_states* states, int reads, char* bytes,
+                                             int64_t* n_bytes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &resident->layers[layer];
+        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
+        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
+            const int64_t size_bytes = s->states_table[i].size_bytes;
+            if (!(which >> i & 1)) continue;
+            if (bytes)
+                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
+                                               error);
+            at += size_bytes;
+        }
+    }
+    if (n_bytes) *n_bytes = at;
+    return status;
+}
+
+/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
+ * changed on the device return to the host, as another plan will take their places. */
+MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
+                                             memob_states* to, memo_error* error) {
+    enum { PIECE_BYTES = 1 << 20 };
+    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
+    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &from->layers[layer];
+        const uint32_t which = of->has & of->streamed & ~from->gradients;
+        for (int32_t i = 0; i < s->desc.n_states; i++) {
+            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
+            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
+                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
+                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
+                if (!status && to)
+                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
+            }
+        }
+    }
+    MEMO_FREE(piece);
+    return status;
+}
+
+/* Ends what belongs to the open plan, but for states and the device's memory. */
+MEMOI void memoi_timing_close(memo_session* s) {
+    memoi_inspector_destroy(s);
+    memoi_session_stop(s);
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
+}
+
+/* Opens a plan in the session's memory. */
+MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_status status;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) s->parts[k].plan = plan;
+    memoi_session_turn(s, 0);
+    status = memoi_session_stream(s, error);
+    if (!status) status = memoi_session_start(s, error);
+    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    return status;
+}
+
+/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
+ * host memory, as both plans have the same bytes there; the others go from one engine to the
+ * other. */
+MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_step_plan* const before = s->own_plan;
+    memob_states* const states = s->states;
+    const int moves = states && !memoi_timing_streams_alike(before, plan);
+    int64_t n_bytes = 0;
+    char* bytes = NULL;
+    memo_status status = MEMO_STATUS_OK, given;
+
+    if (!s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    if (!status && states) status = memob_states_synchronize(states, error);
+    if (!status && moves) {
+        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
+        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+        if (!bytes)
+            status = memob_no_memory(error, "the states that another plan places elsewhere");
+        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
+        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
+    }
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (status) {
+        MEMO_FREE(bytes);
+        return status;
+    }
+
+    memoi_timing_close(s);
+    if (moves) s->states = NULL;
+    status = memoi_timing_open(s, plan, error);
+    if (moves && !status)
+        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
+    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
+    status = memoi_session_verdict(&s->desc, status, error);
+
+    /* The plan before, if need be. */
+    if (status) {
+        memoi_timing_close(s);
+        if (moves) memob_states_destroy(s->states);
+        s->states = states;
+        given = memoi_timing_open(s, before, NULL);
+        if (moves && !given)
+            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
+        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
+    } else {
+        for (int32_t i = 0; i < 2 && moves; i++)
+            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
+        if (moves) memob_states_destroy(states);
+        memo_step_plan_destroy(before);
+        s->own_plan = plan;
+    }
+    MEMO_FREE(bytes);
+    return status;
+}
+
+/* 1: the budgets have room for the states of both plans at once. */
+MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
+    const memo_step_plan* before = s->own_plan;
+    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
+    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
+    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    if (s->desc.host_memory) return 0;
+    for (; plan; plan = plan->next) {
+        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+        disk_bytes = plan->sizes.spill_bytes;
+        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
+        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
+        if (plan->next) continue;
+        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
+        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    }
+    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
+           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+}
+
+/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
+ * update stay, since both may change bits. */
+MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = s->timing.desc;
+    memo_status status = MEMO_STATUS_OK;
+    own.device_bytes = s->memory_bytes;
+    own.host_bytes = s->desc.host_bytes;
+    own.disk_bytes = s->desc.disk_bytes;
+    own.slice_rows = s->desc.slice_rows;
+    if (own.n_states)
+        own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
+    s->setup = &s->own_setup;
+    *plan = NULL;
+    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+        s->timing.keeps_states = keeps;
+        if (keeps && memoi_timing_may_move(s, *plan)) break;
+        memo_step_plan_destroy(*plan);
+        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+                                           plan, error);
+        if (!status && !memoi_step_plan_fits(*plan))
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+    }
+    return status;
+}
+
+/* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
+ * or if it cannot be opened, the first plan stays. */
+MEMOI void memoi_timing_plan(memo_session* s) {
+    const memo_batch batch = s->batch;
+    memoi_timing* t = &s->timing;
+    int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
+    memo_step_plan* plan = NULL;
+    memo_error why;
+    memo_status status = MEMO_STATUS_OK;
+    int is_same = 0;
+
+    /* Has some shape times on all ranks? */
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
+    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
+    if (!status && n_untimed == s->desc.n_shapes) {
+        t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
+        return;
+    }
+
+    if (!status) status = memoi_timing_read(s, values + 1, &why);
+    if (!status) memoi_timing_write(s, values + 1);
+    if (!status && s->own_setup.has_freed)
+        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
+                                "memo_session_desc.setup: it frees, or requests too much");
+    status = memoi_session_verdict(&s->desc, status, &why);
+
+    /* Updates that are pending belong to the step before.  They end before functions of the trainer
+     * get sessions of dry runs, which some remember. */
+    if (!status) {
+        status = memo_session_flush(s, &why);
+        if (status) s->is_reported = 0; /* the micro-batch fails */
+        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
+        status = memoi_session_verdict(&s->desc, status, &why);
+    }
+    if (!status) status = memoi_timing_make(s, &plan, &why);
+    is_same = !status && memoi_timing_is_open(s, plan);
+    if (is_same) { /* the predicted times are new */
+        memo_step_plan* own = s->own_plan;
+        for (memo_step_plan* p = plan; p; p = p->next, own = own->next) {
+            memo_swap_plan* times = own->times;
+            own->times = p->times;
+            p->times = times;
+            own->policy = p->policy;
+        }
+    }
+
+    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
+    if (status || is_same) memo_step_plan_destroy(plan);
+    if (status)
+        memoi_session_log(s, "session: the first plan stays: %.180s", why.message);
+    else
+        memoi_session_log(s, "session: %s",
+                          is_same ? "the first plan is the fastest that fits"
+                                  : "planned by the times of training steps");
+
+    /* Times are known. */
+    t->plan = NULL;
+    t->is_open = 0;
+    s->spans_s = NULL;
+    memob_arrays_free(&s->arrays);
+    s->layers_s = NULL;
+    s->batch = batch;
+    if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
+}
+
+memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_profile* profile,
+                                     memo_error* error) {
+    if (memob_check_given("memo_session_get_profile", "session", s, error) ||
+        memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    memset(profile, 0, sizeof *profile);
+    if (!s->timing.is_known)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_get_profile: times are not known; %s",
+                              s->timing.plan ? "run more training steps"
+                                             : "set memo_session_desc.timed_steps, or read a file");
+    *profile = s->timing.profiles[shape];
+    return MEMO_STATUS_OK;
+}
+
+/* --- the session opens --- */
+
+/* Opens a plan; n_timed: steps that are timed before another plan takes its place, 0: none. */
+MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
+                                          int32_t n_timed, memo_session** session,
+                                          memo_error* error) {
+    memo_session* s = NULL;
+    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    *session = s; /* functions of the trainer may use it */
+    if (!status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        status = memoi_timing_take_desc(s, desc, error);
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_prepare(s, error);
+    }
+    if (!status) {
+        status = memoi_session_start(s, error);
+        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
+
+    if (status) {
+        memo_session_destroy(s);
+        *session = NULL;
+    }
+    return status;
+}
+
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** session, memo_error* error) {
+    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    status = memob_check_given("memo_session_open", "plan", plan, error);
+    return status ? memoi_session_verdict(desc, status, error)
+                  : memoi_timing_open_first(desc, plan, 0, session, error);
+}
+
+/* A plan that fits, without times: with everything recomputed, or by estimated times. */
+MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
+                                          memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_status status = MEMO_STATUS_OK;
+    *plan = NULL;
+    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
+        status = memo_session_plan(desc, NULL, plan, error);
+        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        memo_step_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
+    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
+    if (!status)
+        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (status || memoi_step_plan_fits(*plan)) return status;
+    memo_step_plan_destroy(*plan);
+    return memo_session_plan(desc, NULL, plan, error);
+}
+
+/* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                memo_error* error) {
+    int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    memo_session_desc first;
+    memo_profile* profiles = NULL;
+    memo_step_plan* plan = NULL;
+    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    is_memo = desc->policy == MEMO_POLICY_MEMO;
+    first = *desc;
+    if (desc->profile_path) {
+        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
+        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
+    }
+
+    /* Times are needed only if not everything can be kept. */
+    if (has_files) {
+        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
+    } else {
+        if (is_memo) first.policy = MEMO_POLICY_KEEP;
+        if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+        if (!is_alpha && !status)
+            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                        &plan, error)
+                             : memo_session_plan(&first, NULL, &plan, error);
+        needs_times =
+            is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
+    }
+    if (!status && needs_times) {
+        memo_step_plan_destroy(plan);
+        status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
+                                       : memoi_timing_plan_first(desc, &plan, error);
+    }
+    if (!status)
+        status = memoi_timing_open_first(desc, plan,
+                                         has_files || desc->timed_steps < 0 ? 0
+                                         : desc->timed_steps                ? desc->timed_steps
+                                         : needs_times                      ? 4
+                                                                            : 0,
+                                         session, error);
+
+    /* What a file says is known at once. */
+    if (!status && has_files) {
+        memo_session* s = *session;
+        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.is_known = s->timing.profiles != NULL;
+        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
+            s->timing.profiles[k] = profiles[k];
+    }
+    MEMO_FREE(profiles);
+    if (!status) {
+        (*session)->own_plan = plan;
+        return status;
+    }
+    memo_step_plan_destroy(plan);
+    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+    return status;
+}
+
+/* --- >>session life ---
+ * Knows: the public calls.  Knows nothing of what they do. */
+
+memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                   memo_error* error) {
+    memo_session_desc least;
+    memo_step_plan *plan = NULL, *p;
+    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
+    *device_bytes = 0;
+    if (status) return status;
+    least = *desc;
+
+    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
+    for (int is_last = 0; is_last < 2 && !status; is_last++) {
+        least.device_bytes = memob_max(*device_bytes, 1);
+        status =
+            is_last ? memo_session_plan(&least, NULL, &plan, error)
+                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+        for (p = plan; p && !status; p = p->next) {
+            if (!is_last)
+                *device_bytes = memob_max(*device_bytes, p->device_bytes);
+            else if (!p->fits)
+                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+        }
+        memo_step_plan_destroy(plan);
+    }
+    return status;
+}
+
+void memo_session_get_info(const memo_session* s, memo_session_info* info) {
+    info->plan = s->part->plan;
+    info->arena = s->part->arena;
+    info->swap = s->part->swap;
+    info->states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
+    info->states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+}
+
+/* --- >>session verify ---
+ * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
+ * plan is made. */
 
 /* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
@@ -11277,161 +11886,10 @@ MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double
     return MEMOB_INVALID(
         error,
         "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
-        "again that they had before measuring; list what else a micro-batch changes and the update "
+        "again that they had before; list what else a micro-batch changes and the update "
         "reads, or let norm be the same for the same bytes",
         before, now);
 }
-
-memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                 memo_error* error) {
-    memo_session_desc own;
-    memo_profile copies;
-    memo_step_plan* plan = NULL;
-    memo_session* s = NULL;
-    double norm = 0;
-    memo_status status = memob_check_given("memo_session_measure", "desc", desc, error);
-    memo_status given = MEMO_STATUS_OK;
-    if (status) return status;
-    own = *desc;
-    memset(&copies, 0, sizeof copies);
-    own.n_outputs = memoi_session_outputs(desc);
-    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
-        status = memo_session_plan(&own, NULL, &plan, error);
-        if (!status) own.slice_rows = plan->slice_rows;
-    }
-
-    /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
-     * takes long. */
-    own.policy = MEMO_POLICY_RECOMPUTE;
-    own.update_may = desc->update_may & MEMO_MAY_FUSE ? desc->update_may & ~MEMO_MAY_DEFER : 0;
-    for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
-        memo_step_plan_destroy(plan);
-        status = k ? memo_session_plan(&own, NULL, &plan, error)
-                   : memoi_session_plan_shapes(&own, NULL, MEMOI_ROWS_EFFORT_WHOLE, &plan, error);
-        own.policy = MEMO_POLICY_MEMO;
-    }
-    if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
-    if (!status) status = memoi_session_measure_copies(s, &copies, error);
-    if (!status) {
-        s->spans_s = (double*)memob_arrays_add(&s->arrays, s->most_steps * MEMOI_SPANS_MAX,
-                                               MEMOI_SESSION_REPETITIONS * sizeof(double));
-        s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
-        status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
-                                  : memoi_session_start(s, error);
-        if (!status) status = memoi_session_save_outputs(s, error);
-        if (!status) norm = memoi_session_norm(desc);
-        status = memoi_session_verdict(desc, status, error);
-    }
-    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
-        memset(&profile[k], 0, sizeof *profile);
-        if (s->parts[k].plan->shape.is_forward_only) continue;
-        profile[k] = copies;
-        memoi_session_turn(s, k);
-        memoi_session_guess(s, &profile[k]);
-        if (desc->measuring) desc->measuring(desc->user, s, 1);
-        status = memoi_session_time_spans(s, &copies, error);
-        if (!status) {
-            memoi_session_read_times(s, &profile[k]);
-            memoi_session_read_slowdown(s, &profile[k]);
-            memoi_session_read_calls(s, &profile[k]);
-        }
-        memob_engine_release(&s->beside.engine);
-        memset(&s->beside, 0, sizeof s->beside);
-        if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
-        if (!status && s->states && s->desc.update_host)
-            status = memoi_session_time_host(s, &profile[k], error);
-        if (desc->measuring) desc->measuring(desc->user, s, 0);
-        status = memoi_session_agree_profile(desc, status, &profile[k], error);
-    }
-    if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
-    if (!status) status = memoi_session_verdict(desc, given, error);
-    memo_session_destroy(s);
-    memo_step_plan_destroy(plan);
-    return status;
-}
-
-/* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
-
-memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
-                                   memo_error* error) {
-    memo_session_desc least;
-    memo_step_plan *plan = NULL, *p;
-    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
-    *device_bytes = 0;
-    if (status) return status;
-    least = *desc;
-
-    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
-    for (int is_last = 0; is_last < 2 && !status; is_last++) {
-        least.device_bytes = memob_max(*device_bytes, 1);
-        status =
-            is_last ? memo_session_plan(&least, NULL, &plan, error)
-                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
-        for (p = plan; p && !status; p = p->next) {
-            if (!is_last)
-                *device_bytes = memob_max(*device_bytes, p->device_bytes);
-            else if (!p->fits)
-                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
-        }
-        memo_step_plan_destroy(plan);
-    }
-    return status;
-}
-
-/* Every rank takes the same way: plans fit on all ranks or on none. */
-memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
-                                memo_error* error) {
-    int is_alpha, is_memo;
-    memo_session_desc first;
-    memo_profile* profiles;
-    memo_step_plan* plan = NULL;
-    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
-    *session = NULL;
-    if (status) return status;
-    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    is_memo = desc->policy == MEMO_POLICY_MEMO;
-    first = *desc;
-
-    /* Times are needed only if not everything can be kept. */
-    if (is_memo) first.n_outputs = memoi_session_outputs(desc);
-    if (is_memo) first.policy = MEMO_POLICY_KEEP;
-    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha)
-        status = is_memo
-                     ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error)
-                     : memo_session_plan(&first, NULL, &plan, error);
-    if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
-        memo_step_plan_destroy(plan);
-        plan = NULL;
-        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
-        status = profiles ? memo_session_measure(desc, profiles, error)
-                          : memoi_session_verdict(desc, memob_no_memory(error, "a profile"), error);
-        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
-        MEMO_FREE(profiles);
-    }
-    if (!status) status = memo_session_open(desc, plan, session, error);
-    if (!status) {
-        (*session)->own_plan = plan;
-        return status;
-    }
-    memo_step_plan_destroy(plan);
-    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
-    return status;
-}
-
-void memo_session_get_info(const memo_session* s, memo_session_info* info) {
-    info->plan = s->part->plan;
-    info->arena = s->part->arena;
-    info->swap = s->part->swap;
-    info->states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
-    info->states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
-}
-
-/* --- >>session verify ---
- * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
- * plan is made. */
 
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
@@ -11553,14 +12011,14 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (status) return status;
     if (is_owned) s->own_plan = plan;
     norm = memoi_session_norm(desc);
-    if (desc->measuring) desc->measuring(desc->user, s, 1);
+    if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (desc->verifying) desc->verifying(desc->user, s, 0);
     if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;

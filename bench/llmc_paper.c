@@ -77,7 +77,6 @@ int main(int argc, char** argv) {
     }
     desc.tensors = tensors, desc.n_tensors = N_ACTS;
     desc.n_layers = LAYERS, desc.n_rows = ROWS, desc.tile_rows = 128;
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     printf("activations %.0f MiB, products at %.0f TFLOP/s\n", all_bytes / MIB,
            1e-12 * flops_per_s);
     for (int k = 0; k < (int)(sizeof parts / sizeof *parts); k++) {

@@ -27,6 +27,7 @@ static int bench_clock(clockid_t id, struct timespec* time) {
 #include "memo_plan.h"
 #include "check.h"
 #include "median.h"
+#include "../tests/support/session_times.h"
 
 enum { N_LAYERS = 4, C = 16, REPETITIONS_MAX = 31 };
 enum { HANDED, INPUT, K, V, Q, ATTENTION, MLP, N_TENSORS };
@@ -138,14 +139,13 @@ static memo_session* open_session(model* m, int64_t slice_rows, int64_t device_b
     desc.slice_rows = slice_rows;
     desc.buffers = buffers;
     desc.n_buffers = 1;
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     desc.user = m;
     desc.forward = forward;
     desc.backward = backward;
     desc.recompute = recompute;
     desc.device_bytes = device_bytes;
     desc.host_bytes = host_bytes;
-    status = memo_session_measure(&desc, &profile, &error);
+    status = session_times(&desc, &profile, &error);
     if (status == MEMO_STATUS_INFEASIBLE) return NULL;
     check(status);
     check(memo_session_plan(&desc, &profile, plan, &error));

@@ -15,6 +15,7 @@
 #include "memo_plan.h"
 #include "check.h"
 #include "median.h"
+#include "../tests/support/session_times.h"
 
 #include <time.h>
 
@@ -74,7 +75,6 @@ static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on
     desc.n_tensors = 1;
     desc.n_layers = N_LAYERS;
     desc.n_rows = 128;
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     desc.policy = MEMO_POLICY_KEEP;
     desc.states = states;
     desc.n_states = 3;
@@ -125,11 +125,11 @@ static void compare(const char* name, double copy_over_forward, memo_update on, 
     if (!profile) exit(1);
     least = open_chain(&c, STATE_BYTES / (copy_over_forward * FORWARD_S), on, is_fused);
     all = least;
-    check(memo_session_measure(&least, profile, &error));
+    check(session_times(&least, profile, &error));
     check(memo_session_get_least(&least, &least.device_bytes, &error));
     check(memo_session_plan(&least, profile, &streams, &error));
     all.update_on = MEMO_UPDATE_DEVICE;
-    check(memo_session_measure(&all, profile, &error));
+    check(session_times(&all, profile, &error));
     check(memo_session_plan(&all, profile, &stays, &error));
 
     /* Both alternate, so that they see the same machine. */

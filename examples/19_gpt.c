@@ -338,7 +338,6 @@ static void init(trainer* t) {
 
 static memo_status train(trainer* t, const memo_text* text, int64_t device_bytes, float* losses,
                          memo_error* error) {
-    const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d, MEMO_TYPE_F32, 0}};
     memo_session_desc desc = {0};
     memo_session* session = NULL;
     memo_session_info info;
@@ -351,9 +350,7 @@ static memo_status train(trainer* t, const memo_text* text, int64_t device_bytes
     desc.forward = forward, desc.between = between, desc.backward = backward;
     desc.buffers = buffers, desc.n_buffers = 1;
     desc.device_bytes = device_bytes;
-    desc.outputs = outputs, desc.n_outputs = 1; /* measuring leaves them as they are */
     init(t);
-    t->tokens = (const unsigned char*)text->data; /* measuring computes */
     status = memo_session_create(&desc, &session, error);
     if (status) return status;
     memo_session_get_info(session, &info);

@@ -66,7 +66,6 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
 /* Runs all micro-batches; each takes the last of n_shapes that has room. */
 static memo_status train(int32_t n_shapes, memo_error* error) {
-    const memo_session_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
     memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session;
@@ -75,7 +74,6 @@ static memo_status train(int32_t n_shapes, memo_error* error) {
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = 1 << 20;
     desc.shapes = shapes, desc.n_shapes = n_shapes, desc.setup = setup;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
-    desc.outputs = outputs, desc.n_outputs = 1;
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
     memo_session_get_info(session, &info);

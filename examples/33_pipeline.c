@@ -32,7 +32,7 @@ static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
 /* Of a stage. */
 typedef struct stage {
     int64_t device_bytes; /* 0: no limit */
-    int32_t number, n_stages, n_layers, is_measuring;
+    int32_t number, n_stages, n_layers;
     memo_turn order[N_TURNS_MAX];
     int32_t n_order;
     float w[LAYERS], d_w[LAYERS];
@@ -59,9 +59,7 @@ static void list_turns(stage* s) {
 }
 
 /* Messages between two stages are in the order of micro-batches, in each direction. */
-static int32_t is_alone(const stage* s, int32_t to) {
-    return s->is_measuring || to < 0 || to >= s->n_stages;
-}
+static int32_t is_alone(const stage* s, int32_t to) { return to < 0 || to >= s->n_stages; }
 static void receive(stage* s, memo_session* session, int is_back, float* to) {
     const int32_t from = s->number + (is_back ? 1 : -1);
     memo_error error;
@@ -133,10 +131,6 @@ static void weights(void* user, memo_session* session, int32_t l) {
     const float *inp = buffer(session, KEPT_INP), *d = buffer(session, KEPT_D);
     for (int i = 0; i < N; i++) ((stage*)user)->d_w[l] += d[i] * inp[i];
 }
-static void measuring(void* user, memo_session* session, int32_t begins) {
-    ((stage*)user)->is_measuring = begins; /* without messages */
-    (void)session;
-}
 
 static memo_status open_links(stage* s, memo_error* error) {
     static const char* const names[] = {"outputs", "gradients"};
@@ -159,7 +153,6 @@ static memo_status train(thread_rank* r, memo_error* error) {
         {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
         {"kept inp", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
         {"kept d", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}};
-    const memo_session_output outputs[] = {{"d_w", s->d_w, sizeof s->d_w, MEMO_TYPE_F32, 0}};
     memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session = NULL;
@@ -170,9 +163,9 @@ static memo_status train(thread_rank* r, memo_error* error) {
     desc.device = r->device, desc.computes_on_host = 1, desc.device_bytes = s->device_bytes;
     desc.tensors = acts, desc.n_tensors = 2, desc.n_layers = s->n_layers, desc.n_rows = T;
     desc.tile_rows = 32, desc.order = s->order, desc.n_order = s->n_order;
-    desc.buffers = buffers, desc.n_buffers = 4, desc.outputs = outputs, desc.n_outputs = 1;
-    desc.user = s, desc.forward = forward, desc.between = between, desc.backward = backward;
-    desc.weights = weights, desc.recompute = recompute, desc.measuring = measuring;
+    desc.buffers = buffers, desc.n_buffers = 4, desc.user = s, desc.forward = forward,
+    desc.between = between, desc.backward = backward;
+    desc.weights = weights, desc.recompute = recompute;
 
     status = open_links(s, error);
     if (!status) status = memo_session_create(&desc, &session, error);

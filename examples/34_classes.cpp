@@ -66,12 +66,9 @@ class trainer {
 std::vector<float> train(trainer& t, const char* name, int64_t device_bytes) {
     const memo_tensor tensors[] = {{"input", 4, MEMO_TENSOR_SWAPPED, 0},
                                    {"tanh", 4, MEMO_TENSOR_ROWS, 0}};
-    const memo_session_output output = {"gradients", t.gradients.data(), 4 * n_layers,
-                                        MEMO_TYPE_F32, n_layers};
     memo_session_desc desc = {};
     desc.tensors = tensors, desc.n_tensors = 2;
     desc.n_layers = n_layers, desc.n_rows = n_rows, desc.tile_rows = 64;
-    desc.outputs = &output, desc.n_outputs = 1;
     desc.device_bytes = device_bytes;
 
     memo::session<trainer> session(desc, t);

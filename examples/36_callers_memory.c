@@ -3,7 +3,7 @@
  *
  * A framework's allocator keeps what it has taken, so memory that memo takes beside it is missing
  * there.  Here the framework gives one block of device memory and one of pinned memory.  Sessions,
- * also while they measure, and the trainer's arrays lie in these blocks.
+ * also while they time copies, and the trainer's arrays lie in these blocks.
  *
  * The layers are row kernels, which run on a host device and on a GPU alike.
  * examples/pytorch/session_in_tensor.py gives torch tensors as blocks.
@@ -101,8 +101,6 @@ static memo_status open_session(trainer* t, int is_teacher, void* device_memory,
     desc.forward = forward, desc.between = between;
     desc.backward = backward, desc.recompute = recompute;
     if (is_teacher) desc.shapes = &forwards, desc.n_shapes = 1;
-    desc.n_outputs = MEMO_NO_OUTPUTS; /* a micro-batch sets all that it changes */
-    desc.measure_s = 0.2;
     desc.device_bytes = SESSION_BYTES, desc.device_memory = device_memory;
     desc.host_bytes = host_bytes, desc.host_memory = host_memory;
     return memo_session_create(&desc, session, error);

@@ -8,7 +8,8 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_measure, memo_session_plan and memo_session_open in one
+ *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *        times its first training steps and plans again
  *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
@@ -114,8 +115,9 @@ extern "C" {
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
- *     >>session measure        the times of a micro-batch that runs
- *     >>session life           measure, plan, open in a row
+ *     >>session times          a profile from the spans of micro-batches
+ *     >>session timing         the first training steps give the times of the plan behind them
+ *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -177,7 +179,8 @@ extern "C" {
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
 #include "plan/session/advice.h"
-#include "plan/session/measure.h"
+#include "plan/session/times.h"
+#include "plan/session/timing.h"
 #include "plan/session/life.h"
 #include "plan/session/verify.h"
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -13,6 +13,7 @@
 #include "stats.h"
 #include "swap_chain.h"
 #include "owned.h"
+#include "session_times.h"
 #include "random_rows.h"
 
 /* --- a problem: a small random one, or the layers of a GPT --- */
@@ -1434,39 +1435,16 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
 
 /* --- profiles --- */
 
-/* Steps that sleep, longer beside the session's copies; recomputation with a fixed cost. */
+/* Layers that sleep; recomputation with a fixed cost. */
 typedef struct sleeper {
     memo_device* host;
     memo_session_desc desc;
-    const char *first, *last; /* host addresses of the copies beside the steps */
-    int64_t beside_bytes;     /* of such a copy */
 } sleeper;
 
-static sleeper* sleeping;
-static memo_status sleeping_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                                 const void* from, int64_t n, memo_error* e) {
-    sleeper* m = sleeping;
-    const char* on_host = kind == MEMO_COPY_TO_HOST ? (const char*)to : (const char*)from;
-    if (n == m->beside_bytes && (!m->first || on_host < m->first)) m->first = on_host;
-    if (n == m->beside_bytes && (!m->last || on_host > m->last)) m->last = on_host;
-    return m->host->copy(context, stream, kind, to, from, n, e);
-}
-
-#define SLOWDOWN 0.8e-8
-static void sleep_step(sleeper* m, memo_session* s, int32_t is_backward) {
-    const double n_bytes = (double)s->beside.size_bytes * s->beside.n_copies[is_backward];
-    const int is_beside = s->spans_s && s->repetition % 2;
-    if (is_beside) m->beside_bytes = s->beside.size_bytes;
-    CHECK_OK(memo_host_device_sleep(m->host, m->desc.compute_stream,
-                                    0.02 + is_beside * SLOWDOWN * n_bytes, &error));
-}
-static void sleep_forward(void* user, memo_session* s, int32_t layer) {
-    (void)layer;
-    sleep_step((sleeper*)user, s, 0);
-}
-static void sleep_backward(void* user, memo_session* s, int32_t layer) {
-    (void)layer;
-    sleep_step((sleeper*)user, s, 1);
+static void sleep_layer(void* user, memo_session* s, int32_t layer) {
+    sleeper* m = user;
+    (void)s, (void)layer;
+    CHECK_OK(memo_host_device_sleep(m->host, m->desc.compute_stream, 0.02, &error));
 }
 static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t begin,
                             int64_t end) {
@@ -1476,40 +1454,30 @@ static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t 
                                     0.01 + 0.0003 * (double)(end - begin), &error));
 }
 
-TEST(costs_of_copies_and_calls_are_measured) {
+TEST(costs_of_calls_are_timed) {
     static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
     memo_profile profile;
     sleeper m = {0};
-    sleeping = &m;
     m.desc = MEMO_ZERO(memo_session_desc);
     memo_host_device_desc host = {.to_host_bytes_per_s = 1e8, .to_device_bytes_per_s = 1e8};
     CHECK_OK(memo_host_device_create(&host, &m.host, &error));
     CHECK_OK(memo_stream_create(m.host, "compute", 0, &m.desc.compute_stream, &error));
-    memo_device table = *m.host;
-    table.copy = sleeping_copy;
-    m.desc.device = &table;
+    m.desc.device = m.host;
     m.desc.tensors = tensors;
     m.desc.n_tensors = 1;
     m.desc.n_layers = 3;
     m.desc.n_rows = 64;
     m.desc.tile_rows = 8;
     m.desc.host_bytes = 8 << 20;
-    m.desc.n_outputs = MEMO_NO_OUTPUTS;
     m.desc.user = &m;
-    m.desc.forward = sleep_forward;
-    m.desc.backward = sleep_backward;
+    m.desc.forward = sleep_layer;
+    m.desc.backward = sleep_layer;
     m.desc.recompute = sleep_recompute;
-    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
-    printf("# a byte slows by %.3g and %.3g s, a call takes %.3g s, a row %.3g s\n",
-           profile.slowdown_s_per_byte[0], profile.slowdown_s_per_byte[1], profile.recompute_call_s,
+    CHECK_OK(session_times(&m.desc, &profile, &error));
+    printf("# a call takes %.3g s, a row %.3g s\n", profile.recompute_call_s,
            profile.tensors[0].recompute_s_per_row[0]);
-    for (int i = 0; i < 2; i++) CHECK(fabs(profile.slowdown_s_per_byte[i] / SLOWDOWN - 1) < 0.4);
     CHECK(fabs(profile.recompute_call_s / 0.01 - 1) < 0.5);
     CHECK(fabs(profile.tensors[0].recompute_s_per_row[0] / 0.0003 - 1) < 0.4);
-    /* Copies take all of the host budget in turn, but for less than a pair of them, one each way, so
-     * that caches do not hold it. */
-    CHECK_CASE(m.last - m.first + 3 * m.beside_bytes > m.desc.host_bytes, "%lld of %lld bytes",
-               (long long)(m.last - m.first + m.beside_bytes), (long long)m.desc.host_bytes);
     memo_stream_destroy(m.host, m.desc.compute_stream, NULL);
     memo_host_device_destroy(m.host);
 }

@@ -449,13 +449,14 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 464, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
-                  &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup,
-                  &desc->step, &desc->forward, &desc->between, &desc->backward, &desc->weights,
-                  &desc->loss, &desc->recompute, &desc->outputs, &desc->measuring, &desc->norm,
-                  &desc->buffers, &desc->alternatives, &desc->agree, &desc->spill_directory,
-                  &desc->states, &desc->update, &desc->update_host, &desc->rows, &desc->log.write,
-                  &desc->log.user, &desc->device_memory, &desc->host_memory);
+    FUZZ_POINTERS(*desc, 472, &desc->profile_path, &desc->planned, &desc->device,
+                  &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
+                  &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
+                  &desc->forward, &desc->between, &desc->backward, &desc->weights, &desc->loss,
+                  &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
+                  &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
+                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
+                  &desc->device_memory, &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */

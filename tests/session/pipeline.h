@@ -61,7 +61,7 @@ typedef struct stage {
     void (*send)(struct stage* s, int32_t is_backward, int32_t micro_batch, int32_t boundary);
     void (*receive)(struct stage* s, int32_t is_backward, int32_t micro_batch, int32_t boundary);
     void* link;
-    int32_t is_measuring, is_split, mistake;
+    int32_t is_verifying, is_split, mistake;
     uint64_t* seen; /* a buffer of the latest WEIGHTS turn */
 } stage;
 
@@ -231,7 +231,7 @@ static void p_hand(stage* s, memo_session* session, int32_t is_backward, int32_t
     const int32_t m = memo_session_get_batch(session).turn.micro_batch;
     uint64_t* wire = s->p->wires[is_backward][m][boundary];
     p_job copy = {.what = P_COPY, .end = (int32_t)memo_session_get_batch(session).n_rows};
-    if (s->is_measuring && s->receive) return; /* without the other stages */
+    if (s->is_verifying && s->receive) return; /* without the other stages */
     if (!is_send && s->receive) s->receive(s, is_backward, m, boundary);
     copy.from = is_send ? rows : wire;
     copy.to = is_send ? wire : rows;
@@ -312,8 +312,8 @@ static void p_recompute(void* user, memo_session* session, int32_t layer, int32_
     p_launch((stage*)user, session, &j);
 }
 
-static void p_measuring(void* user, MEMO_UNUSED memo_session* session, int32_t begins) {
-    ((stage*)user)->is_measuring = begins;
+static void p_verifying(void* user, MEMO_UNUSED memo_session* session, int32_t begins) {
+    ((stage*)user)->is_verifying = begins;
 }
 
 /* --- orders --- */
@@ -500,7 +500,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     s->desc.between = p_between;
     s->desc.backward = p_backward;
     s->desc.recompute = p_recompute;
-    s->desc.measuring = p_measuring;
+    s->desc.verifying = p_verifying;
     p_interleaved(s, p_ahead(p, number));
 }
 

@@ -7,6 +7,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "session_times.h"
 #include "pipeline.h"
 #include "timed.h"
 
@@ -474,9 +475,9 @@ TEST(weights_turns_are_checked) {
     CHECK_ERROR(memo_session_end(session, &error), INVALID_STATE, "no order has a WEIGHTS turn");
 }
 
-/* --- measuring, verifying, files --- */
+/* --- timing, verifying, files --- */
 
-TEST(measured_orders_are_verified_and_written) {
+TEST(timed_orders_are_verified_and_written) {
     static pipeline p;
     static stage s;
     static memo_profile profile;
@@ -487,8 +488,9 @@ TEST(measured_orders_are_verified_and_written) {
     s.desc.policy = MEMO_POLICY_MEMO;
     s.desc.device_bytes = least_of_session(&s.desc) + 1024;
     CHECK_OK(memo_session_verify(&s.desc, &error));
-    CHECK_OK(memo_session_measure(&s.desc, &profile, &error));
+    CHECK_OK(session_times(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0 && profile.weights_s[0] > 0);
+    CHECK_IS(p_n_wrong(&s, 8), ==, 0); /* 7 steps that are timed, 1 that plans */
     own_step_plan* other = NULL;
     own_step_plan* plan = step_plan_of(&s.desc, &profile);
     expect_words(plan, "order     12 turns, 2 places of 2 layers, 2 from "
@@ -500,7 +502,7 @@ TEST(measured_orders_are_verified_and_written) {
     own_step_plan* same = step_plan_of_file(&s.desc, path);
     memo_session* session = session_of_plan(&s.desc, same);
     CHECK_OK(p_step(&s, session));
-    CHECK_IS(p_n_wrong(&s, 1), ==, 0);
+    CHECK_IS(p_n_wrong(&s, 9), ==, 0);
     memo_session_destroy(session);
     p_interleaved(&s, 8);
     p_split_later(&s, 1);
@@ -563,12 +565,20 @@ static void await(stage* s, int32_t is_backward, int32_t micro_batch, int32_t bo
 
 static stage stages[THREAD_RANKS_MAX];
 
-/* Each stage has its own order and budget, and measures without the others. */
+enum { STEPS = 5 };
+static int32_t n_stages_planned;
+static void count_stage_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
+                              const memo_step_plan* plan) {
+    CHECK(plan->times != NULL);
+    __atomic_fetch_add(&n_stages_planned, 1, __ATOMIC_RELAXED);
+}
+
+/* Each stage has its own order and budget, and times its own steps. */
 static memo_status run_stage(thread_rank* rank, memo_error* e) {
     stage* s = &stages[rank->comm->rank];
     memo_session* session = NULL;
     memo_status status = memo_session_create(&s->desc, &session, e);
-    for (int step = 0; step < 2 && !status; step++) {
+    for (int step = 0; step < STEPS && !status; step++) {
         for (int32_t k = 0; k < s->desc.n_order && !status; k++) {
             memo_batch batch = {.turn = s->order[k]};
             status = memo_session_run(session, &batch, e);
@@ -614,12 +624,16 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
             }
             s->desc.policy = r == 1 ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP;
             s->desc.device_bytes = r == 1 ? (least + kept->device_bytes) / 2 : 0;
+            s->desc.timed_steps = 3; /* of policy SWAP, too */
+            s->desc.planned = count_stage_plans;
             n_moved += s->desc.policy == MEMO_POLICY_SWAP;
         }
+        n_stages_planned = 0;
         CHECK_OK(thread_ranks_run(p.n_stages, run_stage, NULL, &error));
         for (int32_t r = 0; r < p.n_stages; r++)
-            CHECK_CASE(p_n_wrong(&stages[r], 2) == 0, "case %lld: stage %d of %d, %d chunks",
+            CHECK_CASE(p_n_wrong(&stages[r], STEPS) == 0, "case %lld: stage %d of %d, %d chunks",
                        (long long)i, (int)r, (int)p.n_stages, (int)p.n_chunks);
+        CHECK_IS(n_stages_planned, ==, p.n_stages);
     }
     CHECK_IS(n_moved, >, 0);
 }

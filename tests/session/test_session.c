@@ -7,6 +7,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "session_times.h"
 #include "pattern.h"
 
 enum { TENSORS_MAX = 6, LAYERS_MAX = 9 };
@@ -120,7 +121,6 @@ static void empty_model(model* m) {
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
     m->desc = MEMO_ZERO(memo_session_desc);
-    m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     m->desc.tensors = m->tensors;
     m->desc.setup = setup;
@@ -203,10 +203,19 @@ static void close_device(model* m) {
 }
 #define own_model OWNED(close_device) model
 
-/* Creates a session on a device that has just the budget of the desc; info may be NULL. */
+/* Runs the steps that the session times, and the one before which it plans. */
+static void settle(model* m, memo_session* s, int32_t shape) {
+    const memo_batch batch = {.shape = shape};
+    for (m->micro_batch = 0; s && m->micro_batch < 5; m->micro_batch++)
+        CHECK_OK(memo_session_run(s, &batch, &error));
+}
+
+/* Creates a session on a device that has just the budget of the desc.  info NULL: it has run
+ * nothing; else it has planned by measured times. */
 static memo_session* create(model* m, memo_session_info* info) {
     open_device(m, m->desc.device_bytes, m->desc.host_bytes);
     memo_session* s = new_session(&m->desc);
+    if (info) settle(m, s, 0);
     if (s && info) memo_session_get_info(s, info);
     return s;
 }
@@ -297,6 +306,7 @@ TEST(any_budget_is_met_or_refused) {
             continue;
         }
         memo_session_info info;
+        settle(&m, s, 0);
         memo_session_get_info(s, &info);
         n_created++;
         n_moved += info.plan->sizes.swapped_bytes > 0;
@@ -347,8 +357,8 @@ static void tight_model(model* m) {
 }
 
 /* The session calls these instead of a step. */
-/* Two sessions in one block of the caller, by turns: the device has nothing else.  Measuring, too,
- * stays within the block. */
+/* Two sessions in one block of the caller, by turns: the device has nothing else.  The times of
+ * copies, too, are taken within the block. */
 TEST(two_sessions_take_turns_in_the_caller_s_memory) {
     model m[2];
     memo_session* s[2] = {NULL, NULL};
@@ -379,6 +389,7 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
         m[i].desc.host_memory = host_memory;
         if (i) m[i].desc.policy = MEMO_POLICY_ALPHA, m[i].desc.has_alpha = 1, m[i].desc.alpha = 1;
         CHECK_OK(memo_session_create(&m[i].desc, &s[i], &error));
+        settle(&m[i], s[i], 0);
         memo_session_get_info(s[i], &info);
         CHECK(i || info.plan->times); /* measured */
         CHECK(!i || info.plan->sizes.swapped_bytes > 0);
@@ -592,7 +603,7 @@ TEST(bad_descs_are_refused) {
     m.desc.device = &table;
     expect_refused(&m.desc, "memo_session_desc.device.copy: NULL; set it");
     table.copy = m.host->copy;
-    table.event_synchronize = NULL; /* measuring waits for events */
+    table.event_synchronize = NULL; /* timing waits for events */
     expect_refused(&m.desc, "memo_session_desc.device.event_synchronize: NULL; set it");
     m.desc.device = m.host;
     WITH(m.desc.spill_directory, "", /* would be the root folder */
@@ -602,9 +613,6 @@ TEST(bad_descs_are_refused) {
     m.desc.alpha = -1;
     expect_refused(&m.desc, "memo_session_desc.alpha: out of range (-1); 0 to 1 are valid");
     m.desc.has_alpha = 0;
-    WITH(m.desc.measure_s, -1,
-         expect_refused(&m.desc,
-                        "memo_session_desc.measure_s: out of range (-1); 0 to 1e+06 are valid"));
     m.desc.compute_stream = NULL;
     expect_refused(&m.desc, "compute_stream: NULL; pass a stream");
     CHECK_ERROR(memo_stream_synchronize(m.host, NULL, &error), INVALID_ARGUMENT,
@@ -730,6 +738,230 @@ TEST(a_plan_is_written_and_read) {
     close_device(&m);
 }
 
+/* --- the first steps are timed --- */
+
+static const memo_device* watched_host;
+static int64_t n_layer_calls[2], n_outside; /* forward, backward; while no micro-batch is open */
+static int is_training;
+static void counted_forward(void* user, memo_session* s, int32_t layer) {
+    n_layer_calls[0]++;
+    n_outside += !is_training;
+    forward(user, s, layer);
+}
+static void counted_backward(void* user, memo_session* s, int32_t layer) {
+    n_layer_calls[1]++;
+    n_outside += !is_training;
+    backward(user, s, layer);
+}
+static void counted_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                              int64_t begin, int64_t end) {
+    n_outside += !is_training;
+    recompute(user, s, layer, tensor, begin, end);
+}
+static int64_t planned_at, n_times_planned;
+static void note_plan(void* user, memo_session* s, const memo_step_plan* plan) {
+    memo_session_info info;
+    memo_session_get_info(s, &info);
+    CHECK(plan == info.plan || plan->next);
+    planned_at = ((model*)user)->micro_batch;
+    n_times_planned++;
+}
+static char timing_log[4000];
+static void keep_log(MEMO_UNUSED void* user, const char* line) {
+    const size_t n = strlen(timing_log);
+    snprintf(timing_log + n, sizeof timing_log - n, "%s\n", line);
+}
+static int n_lines_with(const char* word) {
+    int n = 0;
+    for (const char* at = timing_log; (at = strstr(at, word)) != NULL; at++) n++;
+    return n;
+}
+
+static void timed_model(model* m) {
+    tight_model(m);
+    by_layers(m, counted_forward, counted_backward);
+    m->desc.recompute = counted_recompute;
+    m->desc.planned = note_plan;
+    m->desc.log.write = keep_log;
+    memset(n_layer_calls, 0, sizeof n_layer_calls);
+    n_outside = n_times_planned = is_training = 0;
+    planned_at = -1;
+    *timing_log = 0;
+}
+
+static memo_status train(model* m, memo_session* s, int64_t micro_batch) {
+    m->micro_batch = micro_batch;
+    is_training = 1;
+    const memo_status status = memo_session_run(s, NULL, &error);
+    is_training = 0;
+    return status;
+}
+
+/* Layers are computed in micro-batches that train, once each, and never for times.  What setup has
+ * written stays, at its address; the file is written once, and a second session begins with it. */
+TEST(first_steps_are_timed) {
+    static const int32_t timed_steps[] = {0, 2, 3, 7, -1};
+    for (int k = 0; k < 5; k++) {
+        memo_session* s = NULL;
+        memo_session_info info;
+        memo_profile profile;
+        char path[1024];
+        model m;
+        timed_model(&m);
+        m.desc.timed_steps = timed_steps[k];
+        m.desc.micro_batches = k == 1 ? 3 : 0;
+        m.desc.profile_path = memo_test_path(path, "times.profile");
+        remove(path);
+        open_device(&m, m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        const int64_t n_setups = m.n_setups;
+        const char* state = m.state;
+        memo_session_get_info(s, &info);
+        CHECK(!info.plan->times);
+        CHECK_ERROR(memo_session_get_profile(s, 0, &profile, &error), INVALID_STATE,
+                    "times are not known");
+        CHECK_ERROR(memo_session_get_profile(s, 1, &profile, &error), INVALID_ARGUMENT, "shape");
+        for (int64_t i = 0; i < 12; i++) {
+            CHECK_OK(train(&m, s, i));
+            launch(&m, s, m.state, 0, m.setup_bytes, 7, 1); /* what setup has written */
+        }
+        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+        CHECK_IS(n_outside, ==, 0);
+        CHECK(n_layer_calls[0] == 12 * 8 && n_layer_calls[1] == 12 * 8);
+        CHECK_IS(planned_at, ==, k == 0 ? 4 : k == 1 ? 6 : k < 4 ? timed_steps[k] : -1);
+        CHECK_IS(n_times_planned, ==, k < 4);
+        CHECK(m.state == state && m.n_setups == n_setups);
+        memo_session_get_info(s, &info);
+        CHECK((info.plan->times != NULL) == (k < 4));
+        CHECK(k == 4 || info.plan->policy == MEMO_POLICY_MEMO);
+        CHECK_IS(n_lines_with("times are in"), ==, k < 4);
+        if (k < 4) CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
+        CHECK(k == 4 || (profile.forward_s[0] > 0 && profile.copies[1].size_bytes > 0));
+        finish(&m, s);
+
+        /* The file's times: no step is timed. */
+        if (k == 4) continue;
+        timed_model(&m);
+        m.desc.profile_path = path;
+        open_device(&m, m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        memo_session_get_info(s, &info);
+        CHECK(info.plan->times != NULL);
+        CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
+        for (int64_t i = 0; i < 9; i++) CHECK_OK(train(&m, s, i));
+        CHECK(n_times_planned == 0 && n_lines_with("times are in") == 0);
+        finish(&m, s);
+        remove(path);
+    }
+}
+
+/* A session that is told to time its steps does so even if nothing needs times. */
+TEST(times_of_any_policy_may_be_asked_for) {
+    for (int k = 0; k < MEMO_POLICY_ROWS; k++) {
+        memo_session* s = NULL;
+        memo_session_info info;
+        memo_profile profile;
+        model m;
+        timed_model(&m);
+        m.desc.policy = (memo_policy)k;
+        m.desc.has_alpha = 1, m.desc.alpha = 0.5;
+        m.desc.device_bytes = 1 << 20;
+        m.desc.timed_steps = 3;
+        open_device(&m, 1 << 20, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        for (int64_t i = 0; i < 6; i++) CHECK_OK(train(&m, s, i));
+        CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
+        memo_session_get_info(s, &info);
+        CHECK_CASE(info.plan->times != NULL && info.plan->policy == m.desc.policy, "policy %d", k);
+        CHECK_IS(n_times_planned, ==, 1);
+        finish(&m, s);
+    }
+}
+
+/* Micro-batches of at least half of the rows count; shorter ones do not, and the session waits. */
+TEST(short_micro_batches_are_timed_in_proportion) {
+    static const int64_t rows[] = {64, 40, 32, 31};
+    for (int k = 0; k < 4; k++) {
+        memo_session* s = NULL;
+        memo_profile profile;
+        const memo_batch batch = {.n_rows = rows[k]};
+        model m;
+        timed_model(&m);
+        open_device(&m, m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        is_training = 1;
+        for (m.micro_batch = 0; m.micro_batch < 12; m.micro_batch++)
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        CHECK_IS(planned_at, ==, k < 3 ? 4 : -1);
+        CHECK((memo_session_get_profile(s, 0, &profile, &error) == MEMO_STATUS_OK) == (k < 3));
+        CHECK(k == 3 || profile.n_rows == 64);
+        finish(&m, s);
+    }
+}
+
+static int refuses_host, n_refused_pins;
+static memo_status refused_host_alloc(void* context, int64_t n_bytes, void** address,
+                                      memo_error* e) {
+    if (!refuses_host) return watched_host->host_alloc(context, n_bytes, address, e);
+    n_refused_pins++;
+    return memo_error_set(e, MEMO_STATUS_OUT_OF_HOST_MEMORY, "none is left to pin");
+}
+
+/* If the plan by measured times cannot be opened, the first plan stays, and training goes on. */
+TEST(the_first_plan_stays_if_memory_lacks) {
+    memo_session* s = NULL;
+    memo_session_info first, last;
+    model m;
+    timed_model(&m);
+    open_device(&m, m.desc.device_bytes, 0);
+    watched_host = m.host;
+    memo_device table = *m.host;
+    table.host_alloc = refused_host_alloc;
+    m.desc.device = &table;
+    refuses_host = n_refused_pins = 0;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    memo_session_get_info(s, &first);
+    const int64_t device_bytes = first.plan->device_bytes;
+    CHECK_IS(first.plan->sizes.host_bytes, ==, 0);
+    refuses_host = 1;
+    for (int64_t i = 0; i < 9; i++) CHECK_OK(train(&m, s, i));
+    memo_session_get_info(s, &last);
+    CHECK_CASE(n_refused_pins == 1 && last.plan->device_bytes == device_bytes &&
+                   !last.plan->sizes.swapped_bytes,
+               "%d requests refused", n_refused_pins);
+    CHECK_CASE(n_lines_with("the first plan stays: none is left to pin") == 1, "%s", timing_log);
+    CHECK_IS(n_times_planned, ==, 1);
+    m.desc.device = m.host;
+    finish(&m, s);
+}
+
+/* Micro-batches that fail or are abandoned do not count as times, and nothing is left of a session
+ * that ends in its timed steps. */
+TEST(timed_steps_may_fail_or_end) {
+    for (int k = 0; k < 12; k++) {
+        memo_session* s = NULL;
+        memo_profile profile;
+        model m;
+        timed_model(&m);
+        m.desc.computes_on_host = k % 2;
+        open_device(&m, m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        for (int64_t i = 0; i < k; i++) {
+            m.failing_layer = i % 3 == 1 ? 2 : -1;
+            const memo_status status = train(&m, s, i);
+            CHECK_IS(status, ==, (m.failing_layer < 0 ? MEMO_STATUS_OK : MEMO_STATUS_DEVICE));
+            m.failing_layer = -1;
+            if (i % 3 == 2 && memo_session_begin(s, NULL))
+                CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+            if (i % 3 == 2 && memo_session_begin(s, NULL)) /* abandons the other */
+                IGNORE(memo_session_end(s, NULL));
+        }
+        CHECK_IS(n_times_planned, ==, k > 5); /* at the fourth step one has been timed */
+        CHECK((memo_session_get_profile(s, 0, &profile, &error) == MEMO_STATUS_OK) == (k > 5));
+        finish(&m, s);
+    }
+}
+
 /* --- ranks ---------------------------------------------------------------------------------------
  *
  * Each rank is a thread with a device.  They agree by a communicator on other devices; a rank that
@@ -745,7 +977,9 @@ typedef struct rank_model {
     int is_apart; /* another rank did not come, or with another number of values */
     memo_status status;
     memo_error error;
-    const char* path; /* of a plan that it reads instead; NULL: none */
+    const char* path;    /* of a plan that it reads instead; NULL: none */
+    int64_t fails_later; /* the call that fails after the session is there; -1: none, 0: earlier */
+    int64_t n_failed;    /* micro-batches */
     int64_t rows[8 * 4];
     int64_t device_bytes;
     memo_profile profile[2];
@@ -782,11 +1016,19 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     }
     r->status = memo_session_create(&r->m.desc, &s, &r->error);
     if (r->status) return MEMO_STATUS_OK;
+    if (!r->fails_later) {
+        r->faults.failing_call = 0;
+        settle(&r->m, s, 0);
+    }
+    if (r->fails_later > 0) r->faults.failing_call = r->faults.n_calls + r->fails_later;
+    for (int i = 0; i < 6 && r->fails_later; i++) /* whatever fails: all ranks begin as often */
+        r->n_failed += memo_session_run(s, NULL, NULL) != MEMO_STATUS_OK;
     memo_session_info info;
     memo_session_get_info(s, &info);
     memcpy(r->rows, info.plan->swap.rows,
            (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
     r->device_bytes = info.plan->device_bytes;
+    r->step_s = info.plan->times ? info.plan->times->step_s : 0;
     r->faults.failing_call = 0;
     r->status = memo_session_run(s, NULL, &r->error);
     return MEMO_STATUS_OK;
@@ -803,13 +1045,13 @@ static memo_status open_planned(thread_rank* thread, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-/* Measures, and plans with layers that are slower on later ranks. */
-static memo_status measure_and_plan(thread_rank* thread, memo_error* e) {
+/* Times steps, and plans with layers that are slower on later ranks. */
+static memo_status time_and_plan(thread_rank* thread, memo_error* e) {
     rank_model* r = &ranks[thread->comm->rank];
     memo_profile slower[2];
     own_step_plan* plan = NULL;
     r->thread = thread;
-    if (memo_session_measure(&r->m.desc, r->profile, e)) return e->status;
+    if (session_times(&r->m.desc, r->profile, e)) return e->status;
     memcpy(slower, r->profile, sizeof slower);
     slower[0].forward_s[0] *= 1 + thread->comm->rank;
     if (memo_session_plan(&r->m.desc, slower, &plan, e)) return e->status;
@@ -832,6 +1074,7 @@ static void open_rank(int32_t rank) {
     r->m.desc.shapes = two_shapes;
     r->m.desc.n_shapes = 2;
     r->n_agreed = r->is_apart = 0;
+    r->fails_later = r->n_failed = 0;
     r->path = NULL;
     r->m.desc.agree = agree;
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
@@ -887,7 +1130,7 @@ static void open_short_rank(int32_t rank) {
 /* Measured times are the same on all ranks.  Of unequal times the longest count, on all ranks. */
 TEST(ranks_have_the_longest_times) {
     for (int32_t i = 0; i < 2; i++) open_short_rank(i);
-    run_ranks_of(2, measure_and_plan);
+    run_ranks_of(2, time_and_plan);
     CHECK(!memcmp(ranks[1].profile, ranks[0].profile, sizeof ranks[0].profile[0]));
     CHECK(ranks[0].step_s > 0 && ranks[1].step_s == ranks[0].step_s);
     for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
@@ -922,6 +1165,39 @@ TEST(a_fault_on_one_rank_fails_all) {
         }
     }
     CHECK_IS(n_faults, >, 60);
+}
+
+/* Ranks plan again at the same step, by the same times, or not at all, if a call of one of them
+ * fails in any step; then all go on. */
+TEST(a_fault_keeps_ranks_together_while_they_plan_again) {
+    int64_t n_calls, n_faults = 0, n_planned = 0, n_stayed = 0;
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+    ranks[0].fails_later = ranks[1].fails_later = -1;
+    run_ranks(2);
+    n_calls = ranks[0].faults.n_calls;
+    CHECK(ranks[0].step_s > 0 && fabs(ranks[0].step_s / ranks[1].step_s - 1) < 1e-9);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
+    for (int64_t k = 1; k < n_calls; k += memo_test_all() ? 3 : memo_test_int(8, 24)) {
+        for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+        ranks[0].fails_later = k;
+        ranks[1].fails_later = -1;
+        if (!run_ranks(2)) return;
+        n_faults += ranks[0].faults.failed != NULL;
+        for (int32_t i = 0; i < 2; i++)
+            CHECK_CASE(!ranks[i].status && ranks[i].n_failed <= 1, "call %lld (%s): rank %d: %s",
+                       (long long)k, ranks[0].faults.failed ? ranks[0].faults.failed : "none",
+                       (int)i, ranks[i].error.message);
+        CHECK_CASE(!memcmp(ranks[0].rows, ranks[1].rows, sizeof ranks[0].rows), "call %lld (%s)",
+                   (long long)k, ranks[0].faults.failed);
+        CHECK((ranks[0].step_s > 0) == (ranks[1].step_s > 0));
+        n_planned += ranks[0].step_s > 0;
+        n_stayed += ranks[0].step_s <= 0;
+        for (int32_t i = 0; i < 2; i++) memo_host_device_destroy(ranks[i].m.host);
+    }
+    printf("# %lld faults: %lld times planned again, %lld times not\n", (long long)n_faults,
+           (long long)n_planned, (long long)n_stayed);
+    CHECK_CASE(n_faults > 5 && n_planned > 3, "%lld, %lld", (long long)n_faults,
+               (long long)n_planned);
 }
 
 TEST(a_rank_without_a_plan_fails_all) {
@@ -1106,7 +1382,7 @@ TEST(policies_are_compared_without_a_device) {
     CHECK(MEMO_ZERO(memo_session_desc).policy == MEMO_POLICY_MEMO);
     open_device(&m, 256 << 10, 0);
     m.desc.device_bytes = 200 << 10;
-    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    CHECK_OK(session_times(&m.desc, &profile, &error));
     close_device(&m);
     m.desc.device = NULL;
     m.n_calls = 0;
@@ -1206,7 +1482,7 @@ TEST(bad_profiles_are_refused) {
     model m;
     tight_model(&m);
     open_device(&m, 256 << 10, 0);
-    CHECK_OK(memo_session_measure(&m.desc, &good, &error));
+    CHECK_OK(session_times(&m.desc, &good, &error));
     close_device(&m);
     m.desc.device = NULL;
     times[0] = &bad.forward_s[0];
@@ -1324,9 +1600,9 @@ TEST(layers_have_kinds) {
     m.desc.computes_on_host = 1;
     open_device(&m, m.desc.device_bytes, 0);
     WITH(m.desc.layer_kinds, NULL,
-         CHECK_ERROR(memo_session_measure(&m.desc, &profile, &error), INVALID_ARGUMENT,
+         CHECK_ERROR(session_times(&m.desc, &profile, &error), INVALID_ARGUMENT,
                      "memo_session_desc.layer_kinds: NULL, so all layers are"));
-    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    CHECK_OK(session_times(&m.desc, &profile, &error));
     CHECK_IS(profile.n_kinds, ==, 3);
     for (int k = 0; k < 3; k++) {
         CHECK(profile.forward_s[k] > 0 && profile.backward_s[k] > 0);
@@ -1706,6 +1982,8 @@ TEST(shapes_share_memory) {
         m.desc.is_checked = round == 2;
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         if (!s) return;
+        settle(&m, s, 1);
+        CHECK_OK(memo_session_run(s, NULL, &error));
         memo_session_get_info(s, &info);
         longest = info.plan->next;
         most_bytes = host_bytes = n_kept = 0; /* times are measured: rounds have other plans */
@@ -1718,7 +1996,8 @@ TEST(shapes_share_memory) {
         CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
         CHECK_IS(most_bytes, ==, longest->device_bytes);
         memo_host_device_get_stats(m.host, &stats);
-        CHECK(round == 2 || (stats.device_bytes <= most_bytes && stats.host_bytes <= host_bytes));
+        CHECK(round == 2 ||
+              (stats.device_bytes <= m.desc.device_bytes && stats.host_bytes <= host_bytes));
 
         /* In any order, of any length; buffers of the session stay, outputs until the next. */
         for (int i = 0; i < 40; i++) {
@@ -2030,7 +2309,6 @@ static void c_make(computer* c, int is_checked) {
     memcpy(c->buffers, declared, sizeof declared);
     for (int t = 0; t < 3; t++) c->places[t] = t;
     c->desc = MEMO_ZERO(memo_session_desc);
-    c->desc.n_outputs = MEMO_NO_OUTPUTS;
     c->desc.user = c;
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = 3;
@@ -2049,11 +2327,13 @@ static void c_make(computer* c, int is_checked) {
     c->desc.log.user = c;
 }
 
-/* Two micro-batches; the second must be as the first. */
+/* Two micro-batches, or as many as a session times and two; the last must be as the one before. */
 static memo_status c_run(computer* c) {
     own_session* s = NULL;
     memo_status status = memo_session_create(&c->desc, &s, &error);
-    c->sum = 0; /* measuring computes */
+    for (int k = 0; k < (c->keeps ? 4 : 0) && !status; k++)
+        status = memo_session_run(s, NULL, &error);
+    c->sum = 0;
     if (!status) status = memo_session_run(s, NULL, &error);
     double sum = c->sum;
     c->weight += 0 * c->sum;
@@ -2239,12 +2519,12 @@ TEST(mistakes_are_found) {
     }
     memo_host_device_destroy(inspected);
 
-    /* Measuring checks every shape: the second is too short for the kernels. */
+    /* Every shape is checked: the second is too short for the kernels. */
     {
         own_memory memo_profile* profiles = (memo_profile*)malloc(2 * sizeof *profiles);
         c_make(&c, 1);
         c.desc.shapes = whole_and_half, c.desc.n_shapes = 2;
-        CHECK_ERROR(memo_session_measure(&c.desc, profiles, &error), INVALID_ARGUMENT,
+        CHECK_ERROR(session_times(&c.desc, profiles, &error), INVALID_ARGUMENT,
                     "tensor `input`, row 24: the forward wrote behind");
     }
 
@@ -2356,8 +2636,10 @@ TEST(misuse_is_an_error) {
     CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE, "called in a dry run");
     m.desc.step = step;
     misuse = 2;
-    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE,
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE,
                 "called inside recompute; declare a buffer");
+    memo_session_destroy(s);
     m.desc.step = forgetful_step;
     for (int k = 0; k < 3; k++) {
         misuse = orders[k].misuse;
@@ -2382,10 +2664,9 @@ TEST(a_session_that_fails_is_null) {
     memo_session_desc alpha;
     own_model m;
     tight_model(&m);
-    const int64_t tight_bytes = m.desc.device_bytes;
     m.desc.step = storing_step;
     open_device(&m, 1 << 20, 0);
-    m.desc.device_bytes = 512; /* measuring refuses it */
+    m.desc.device_bytes = 512; /* planning refuses it */
     CHECK_ERROR(memo_session_create(&m.desc, &stored, &error), INFEASIBLE, ".device_bytes");
     CHECK(!stored);
     alpha = m.desc; /* opening refuses it */
@@ -2393,10 +2674,6 @@ TEST(a_session_that_fails_is_null) {
     alpha.has_alpha = 1;
     alpha.alpha = 0.5;
     CHECK_ERROR(memo_session_create(&alpha, &stored, &error), INFEASIBLE, ".device_bytes");
-    CHECK(!stored);
-    m.failing_layer = 1; /* a micro-batch that measures fails */
-    m.desc.device_bytes = tight_bytes;
-    CHECK_ERROR(memo_session_create(&m.desc, &stored, &error), DEVICE, "the trainer's own");
     CHECK(!stored);
 }
 
@@ -2417,7 +2694,6 @@ TEST(null_is_refused_by_name) {
     plan = (memo_step_plan*)&profile;
     NULL_IS_REFUSED(memo_step_plan_read(NULL, "build/none", &plan, &error), "desc");
     CHECK(!plan);
-    NULL_IS_REFUSED(memo_session_measure(NULL, profile, &error), "desc");
     NULL_IS_REFUSED(memo_session_get_least(NULL, &n_bytes, &error), "desc");
     NULL_IS_REFUSED(memo_session_verify(NULL, &error), "desc");
 
@@ -2455,40 +2731,15 @@ TEST(errors_of_a_session_have_words) {
     finish(&m, s);
 }
 
-static int32_t n_hooks[2], whole_layers; /* bit l: layer l recomputed all rows while it measured */
-static void hook(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s, int32_t begins) {
-    n_hooks[begins]++;
-}
-static int n_repetitions; /* while measuring */
-static void hooked_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
-                             int64_t begin, int64_t end) {
-    n_repetitions += n_hooks[1] > n_hooks[0] && layer == 0 && tensor == 2;
-    if (n_hooks[1] > n_hooks[0] && begin == 0 && end == 64) whole_layers |= 1 << layer;
-    recompute(user, s, layer, tensor, begin, end);
-}
-
-/* Short micro-batches are repeated, until an idle processor has reached its speed. */
-TEST(measuring_is_announced_and_times_every_layer) {
-    model m;
-    tight_model(&m);
-    m.desc.measuring = hook;
-    m.desc.recompute = hooked_recompute;
-    memo_session* s = create(&m, NULL);
-    CHECK(n_hooks[0] == 1 && n_hooks[1] == 1);
-    CHECK_IS(whole_layers, ==, 255);
-    CHECK_CASE(n_repetitions > 4 && n_repetitions <= 12, "%d", n_repetitions);
-    finish(&m, s);
-}
-
 /* A budget without room to time a file beside copies is no reason to fail, if a plan fits. */
-TEST(measuring_fits_into_little_host_memory) {
+TEST(timing_fits_into_little_host_memory) {
     own_model m;
     memo_profile profile;
     tight_model(&m);
     m.desc.spill_directory = memo_test_folder();
     m.desc.host_bytes = 6000;
     open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
-    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    CHECK_OK(session_times(&m.desc, &profile, &error));
     CHECK(profile.copies[1].size_bytes > 0 && profile.file.size_bytes == 0);
 }
 
@@ -2510,7 +2761,7 @@ static void changing_step(void* user, memo_session* s) {
     if (changed.fails) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
 
-TEST(measuring_gives_outputs_back) {
+TEST(verifying_gives_outputs_back) {
     const memo_session_output outputs[] = {
         {"gradient", changed.gradient, sizeof changed.gradient, MEMO_TYPE_I64, 0},
         {"generator", &changed.generator, sizeof changed.generator, MEMO_TYPE_I64, 0}};
@@ -2519,26 +2770,27 @@ TEST(measuring_gives_outputs_back) {
     computer c;
     tight_model(&m);
     shorten(&m);
-    open_device(&m, m.desc.device_bytes, 0);
+    open_device(&m, 0, 0);
     m.desc.step = changing_step;
     memset(&changed, 0, sizeof changed);
     changed.gradient[3] = 5, changed.generator = 7;
 
-    m.desc.n_outputs = 0;
-    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
-                "memo_session_desc.outputs: none, but measuring runs micro-batches");
     m.desc.n_outputs = 2;
-    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT, "outputs: NULL");
+    CHECK_ERROR(memo_session_verify(&m.desc, &error), INVALID_ARGUMENT, "outputs: NULL");
     m.desc.outputs = outputs;
-    changed.fails = 1; /* measuring fails after it has changed them */
-    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), DEVICE, "the trainer's own");
+    changed.fails = 1; /* after it has changed them */
+    CHECK_ERROR(memo_session_verify(&m.desc, &error), DEVICE, "the trainer's own");
     CHECK(changed.n_steps == 1 && changed.gradient[3] == 5 && changed.generator == 7);
     changed.fails = 0;
-    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    CHECK_OK(memo_session_verify(&m.desc, &error));
     CHECK(changed.n_steps > 3 && changed.gradient[3] == 5 && changed.generator == 7);
-    CHECK_OK(memo_session_run(s, NULL, &error));
+
+    /* A session that times its steps changes them once in each. */
+    m.desc.timed_steps = 3;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    for (int i = 0; i < 5; i++) CHECK_OK(memo_session_run(s, NULL, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-    CHECK(changed.gradient[3] == 6 && changed.generator == 21);
+    CHECK(changed.gradient[3] == 10 && changed.generator == 7 * 243);
     finish(&m, s);
 
     /* The calling thread computes; the sum adds up. */
@@ -2547,8 +2799,9 @@ TEST(measuring_gives_outputs_back) {
     c.desc.outputs = &sum, c.desc.n_outputs = 1;
     c.desc.policy = MEMO_POLICY_ALPHA;
     c.sum = 5;
-    CHECK_OK(memo_session_create(&c.desc, &s, &error));
+    CHECK_OK(memo_session_verify(&c.desc, &error));
     CHECK(c.sum <= 5 && c.sum >= 5);
+    CHECK_OK(memo_session_create(&c.desc, &s, &error));
     CHECK_OK(memo_session_run(s, NULL, &error));
     CHECK(c.sum < 5 || c.sum > 5);
     memo_session_destroy(s);
@@ -2578,32 +2831,27 @@ TEST(a_missing_output_is_named) {
         {"listed", g.listed, sizeof g.listed, MEMO_TYPE_F64, C_LAYERS},
         {"other", g.other, sizeof g.other, MEMO_TYPE_F64, C_LAYERS},
         {"half of listed", g.listed, sizeof g.listed / 2, MEMO_TYPE_F64, C_LAYERS / 2}};
-    for (int k = 0; k < 30; k++) { /* measured, measured and checked, verified */
-        const int which = k % 5, way = k / 5 % 3, begins_at_0 = k < 15;
+    for (int k = 0; k < 10; k++) {
+        const int which = k % 5, begins_at_0 = k < 5;
         const int n_listed = which == 3 ? 1 : which == 4 ? 2 : which, is_right = which == 2;
-        memo_session* s = NULL;
-        memo_status status;
+        if (!n_listed) continue; /* nothing to compare */
         memset(&g, 0, sizeof g);
-        c_make(&g.c, way == 1);
+        c_make(&g.c, 0);
         g.c.sums = g.listed;
         if (!begins_at_0) g.listed[1] = 0.5, g.other[2] = 5;
         g.c.desc.backward = g_backward, g.c.desc.norm = g_norm;
-        g.c.desc.outputs = outputs + (which == 4),
-        g.c.desc.n_outputs = n_listed ? n_listed : MEMO_NO_OUTPUTS;
+        g.c.desc.outputs = outputs + (which == 4), g.c.desc.n_outputs = n_listed;
         if (which == 3) g.c.desc.norm = NULL; /* nobody sees it */
         g.c.desc.policy = MEMO_POLICY_ALPHA;
-        if (way == 2 && !n_listed) continue; /* nothing to compare */
-        status = way == 2 ? memo_session_verify(&g.c.desc, &error)
-                          : memo_session_create(&g.c.desc, &s, &error);
+        const memo_status status = memo_session_verify(&g.c.desc, &error);
         IN_CASE("case %d: %s", k, status ? error.message : "ok");
         CHECK_IS(status, ==,
                  is_right || which == 3 ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT);
         if (status)
-            CHECK(!s && strstr(error.message, "memo_session_desc.outputs: norm was ") &&
+            CHECK(strstr(error.message, "memo_session_desc.outputs: norm was ") &&
                   strstr(error.message, begins_at_0 ? "was 0 and is " : "was 5.02493781 and is ") &&
                   strstr(error.message, "list what else a micro-batch changes"));
         CHECK((g.other[2] <= 5 && g.other[2] >= 5) == (n_listed == 2 && !begins_at_0));
-        memo_session_destroy(s);
     }
 }
 
@@ -2619,7 +2867,7 @@ static memo_status keep_memory(MEMO_UNUSED void* context, MEMO_UNUSED void* addr
     return MEMO_STATUS_OK;
 }
 
-/* Addresses kept from micro-batches that measured, or from a session before: under each budget.  The
+/* Addresses kept from the plan before, or from a session before: under each budget.  The
  * device frees nothing before its end, because the mistake writes to memory of a closed session. */
 TEST(tensors_that_no_forward_writes_are_named) {
     static double sums[C_LAYERS];
@@ -2686,7 +2934,7 @@ TEST(verify_finds_other_gradients) {
                    "case %d: %s", (int)k, status ? error.message : "ok");
         CHECK(!memcmp(sums, before, sizeof sums));
     }
-    c.desc.n_outputs = MEMO_NO_OUTPUTS;
+    c.desc.n_outputs = 0;
     CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "nothing to compare");
 }
 
@@ -2715,48 +2963,14 @@ TEST(a_reserve_is_left) {
     close_device(&m);
 }
 
-static long long live_blocks[3]; /* as each shape begins to be measured */
-static void count_blocks(MEMO_UNUSED void* user, memo_session* s, int32_t begins) {
-    if (begins) live_blocks[memo_session_get_batch(s).shape] = mallocs_live;
-}
-
-/* The slots of the first shape serve the others: kept addresses harm nothing while the session
- * measures. */
-TEST(checks_of_shapes_share_their_memory) {
-    static const memo_shape three[3] = {{64, 0}, {35, 0}, {20, 0}};
-    own_memory memo_profile* profiles = (memo_profile*)malloc(3 * sizeof *profiles);
-    own_model m;
-    tight_model(&m);
-    shorten(&m);
-    open_device(&m, 0, 0);
-    m.desc.is_checked = m.desc.computes_on_host = 1;
-    m.desc.measuring = count_blocks;
-    m.desc.shapes = three;
-    m.desc.n_shapes = 3;
-    long long before = 0;
-    for (int k = 0; k < 2; k++) { /* the first time the device also takes its books */
-        before = mallocs_live;
-        CHECK_OK(memo_session_measure(&m.desc, profiles, &error));
-    }
-    CHECK_CASE(live_blocks[1] == live_blocks[2] && live_blocks[0] > before, "%lld and %lld",
-               live_blocks[1], live_blocks[2]);
-    CHECK_CASE(mallocs_live == before, "%lld and %lld", before, mallocs_live);
-}
-
 static const memo_device* watched;
-static int n_events[2]; /* timed, untimed */
+static int n_events; /* timed */
 static memo_status counted_create(void* context, memo_event* event, memo_error* e) {
-    n_events[0]++;
+    n_events++;
     return watched->event_create(context, event, e);
 }
-static memo_status counted_create_untimed(void* context, memo_event* event, memo_error* e) {
-    n_events[1]++;
-    return watched->event_create(context, event, e);
-}
-
-/* Measuring reuses events: more layers need no more.  Copies beside the layers take one untimed
- * event, if the layers take long enough for such copies. */
-TEST(measuring_takes_few_events) {
+/* Timed steps reuse events: more layers need no more. */
+TEST(timed_steps_take_few_events) {
     int n_timed = 0;
     for (int k = 0; k < 2; k++) {
         memo_profile profile;
@@ -2768,16 +2982,14 @@ TEST(measuring_takes_few_events) {
         watched = m.host;
         memo_device table = *m.host;
         table.event_create = counted_create;
-        table.event_create_untimed = counted_create_untimed;
         m.desc.device = &table;
-        n_events[0] = n_events[1] = 0;
-        CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+        n_events = 0;
+        CHECK_OK(session_times(&m.desc, &profile, &error));
         CHECK(profile.forward_s[0] > 0 &&
               profile.tensors[2].recompute_s_per_row[0] + profile.recompute_call_s > 0);
         close_device(&m);
-        CHECK_CASE(n_events[1] <= 1, "%d", n_events[1]);
-        if (k) CHECK_CASE(n_events[0] == n_timed && n_timed > 0, "%d and %d", n_timed, n_events[0]);
-        n_timed = n_events[0];
+        if (k) CHECK_CASE(n_events == n_timed && n_timed > 0, "%d and %d", n_timed, n_events);
+        n_timed = n_events;
     }
 }
 
@@ -2838,8 +3050,8 @@ static void failing_forward(void* user, memo_session* s, int32_t layer) {
 }
 
 /* A checked micro-batch computes in memory that is freed after it. */
-TEST(an_error_while_measuring_waits_for_kernels) {
-    memo_session* s = NULL;
+TEST(an_error_of_a_checked_step_waits_for_kernels) {
+    memo_profile profile;
     own_model m;
     tight_model(&m);
     by_layers(&m, failing_forward, backward);
@@ -2849,7 +3061,7 @@ TEST(an_error_while_measuring_waits_for_kernels) {
     memo_device table = *m.host;
     table.device_free = watched_free;
     m.desc.device = &table;
-    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), DEVICE, "the trainer's own");
+    CHECK_ERROR(session_times(&m.desc, &profile, &error), DEVICE, "the trainer's own");
     CHECK_IS(n_early_frees, ==, 0);
 }
 

@@ -5,6 +5,7 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "owned.h"
+#include "session_times.h"
 #include "trainer.h"
 
 #include <math.h>
@@ -445,7 +446,7 @@ static memo_profile measured(model* m, double wait_s) {
     m->t.desc.device = &device;
     m->t.desc.computes_on_host = 0;
     m->t.desc.compute_stream = stream;
-    CHECK_OK(memo_session_measure(&m->t.desc, &p, &error));
+    CHECK_OK(session_times_of(&m->t.desc, 12, &p, &error));
     memo_stream_destroy(&device, stream, NULL);
     return p;
 }
@@ -474,6 +475,48 @@ TEST(times_are_lines) {
         is_near(p.tensors[T_MIDDLE].recompute_growth_s_per_row[0], 0);
         is_near(p.between_s, all + 6 * (virtual_s(0, n, 3, 0.25) + virtual_s(0, n, 5, 0.75)));
     }
+}
+
+/* A session times itself on the virtual device, whose copies take no time, in slices and at once.
+ * The step that its plan predicts is the step that then runs. */
+TEST(sessions_that_time_themselves_predict_their_steps) {
+    double worst = 0;
+    int n_recomputed = 0;
+    for (int k = 0; k < 6; k++) {
+        static model m;
+        const int64_t n = 48, rows_now = k % 3 ? 16 * (k % 3) : n;
+        model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
+        m.t.desc.tile_rows = 1;
+        m.t.desc.forward = virtual_forward, m.t.desc.backward = virtual_backward;
+        m.t.desc.recompute = virtual_recompute;
+        m.t.desc.timed_steps = 3 + k % 2;
+        m.t.desc.device_bytes = 1;
+        own_step_plan* least = step_plan_of(&m.t.desc, NULL);
+        m.t.desc.device_bytes = least->device_bytes;
+        if (k > 2) m.t.desc.host_bytes = least->host_bytes * 5 / 4; /* some rows are recomputed */
+        own_device* inner = new_device(MEMO_ZERO(memo_host_device_desc));
+        memo_device device = virtual_device(inner);
+        memo_stream stream = new_stream(&device, "compute");
+        m.t.desc.device = &device;
+        m.t.desc.computes_on_host = 0;
+        m.t.desc.compute_stream = stream;
+        CHECK_OK(memo_session_create(&m.t.desc, &m.session, &error));
+        if (!m.session) return;
+        for (int i = 0; i < 5; i++) CHECK_OK(run_batch(&m, n, 0));
+        memo_session_info info;
+        const double begin_s = virtual_clock.now_s;
+        CHECK_OK(run_batch(&m, n, 0));
+        memo_session_get_info(m.session, &info);
+        const double took_s = virtual_clock.now_s - begin_s, said_s = info.plan->times->step_s;
+        n_recomputed += info.plan->times->recompute_s > 0;
+        worst = fmax(worst, fabs(said_s / took_s - 1));
+        CHECK_CASE(fabs(said_s / took_s - 1) < 0.005, "case %d: predicted %g, took %g", k, said_s,
+                   took_s);
+        memo_session_destroy(m.session);
+        memo_stream_destroy(&device, stream, NULL);
+    }
+    printf("# off by at most %.2g of a step\n", worst);
+    CHECK_IS(n_recomputed, >, 0);
 }
 
 /* A layer in four is late, and takes 4 s instead of 1 s.  The profile's layers take what measured
@@ -589,7 +632,7 @@ TEST(the_largest_slices_are_measured) {
     }
     m.t.desc.policy = MEMO_POLICY_MEMO;
     m.t.desc.slice_rows = 0;
-    CHECK_OK(memo_session_measure(&m.t.desc, &profile, &error));
+    CHECK_OK(session_times(&m.t.desc, &profile, &error));
     CHECK_IS(profile.n_rows, ==, N);
 }
 

@@ -6,6 +6,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "session_times.h"
 #include "timed.h"
 #include "trainer.h"
 #include <fcntl.h>
@@ -119,23 +120,20 @@ static void set_words(state_words words, int64_t key) {
 
 /* Steps of any number of micro-batches, some of whose gradients are dropped, with forwards alone
  * between them.  All that passes read, and all states, are those of plain arrays. */
-static void train(trainer* t, const memo_step_plan* plan, const memo_device* device) {
+static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
     static t_plain plain;
     static state_words words;
     memset(&plain, 0, sizeof plain);
-    t->desc.device = device;
-    own_session* s = session_of_plan(&t->desc, plan);
-    if (!s) return;
     memset(&t->sums, 0, sizeof t->sums);
     memset(&t->plain_sums, 0, sizeof t->plain_sums);
     set_words(plain.states, (int64_t)memo_test_random());
     t_drop_gradients(t, &plain);
     CHECK_OK(transfer_states(s, t, 1, plain.states));
     memcpy(words, plain.states, sizeof words); /* layers lack some states */
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < n_steps; step++) {
         const int is_late = memo_test_int(0, 3) == 0; /* no micro-batch is announced as the last */
         const int64_t n = memo_test_int(1, 3);
-        t->rate = plan->update_is_on_host ? 0 : memo_test_random();
+        t->rate = on_host ? 0 : memo_test_random();
         for (int64_t b = -(memo_test_int(0, 3) == 0); b < n; b++) {
             const memo_batch look = {.is_forward_only = 1, .shape = t->desc.n_shapes - 1};
             memo_batch batch = {.more_follow = b < 0 ? t->desc.update_may & MEMO_MAY_FUSE
@@ -164,6 +162,12 @@ static void train(trainer* t, const memo_step_plan* plan, const memo_device* dev
     CHECK_OK(transfer_states(s, t, 0, words));
     CHECK(!memcmp(words, plain.states, sizeof words));
     CHECK(!memcmp(&t->sums, &t->plain_sums, sizeof t->sums));
+}
+
+static void train(trainer* t, const memo_step_plan* plan, const memo_device* device) {
+    t->desc.device = device;
+    own_session* s = session_of_plan(&t->desc, plan);
+    if (s) train_in(t, s, plan->update_is_on_host, 3);
 }
 
 /* Trains on the calling thread, or on a stream that is late or whose operations are recorded.
@@ -198,6 +202,77 @@ static void train_on(trainer* t, const memo_step_plan* plan, memo_host_device_de
     if (!recorder) return;
     own_check* check = check_of(recorded(recorder));
     CHECK_CASE(check->n_races == 0, "case %lld", (long long)i);
+}
+
+/* --- the first steps are timed --- */
+
+static int32_t n_planned;
+static void count_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
+                        MEMO_UNUSED const memo_step_plan* plan) {
+    n_planned++;
+}
+
+/* A session that plans again after some steps trains as plain arrays do, wherever states lie then:
+ * with a file, an update at any moment or on the host, in slices and shapes, checked or not; the
+ * recorded operations have no race. */
+TEST(planning_again_keeps_every_bit) {
+    int64_t n_again = 0, n_moved = 0, n_other = 0, n_stayed = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 400 : 40); i++) {
+        trainer t;
+        memo_session_info first, last;
+        int64_t largest;
+        own_session* s = NULL;
+        random_trainer(&t);
+        if (i % 3) t.desc.n_layers = (int32_t)memo_test_int(4, 8);
+        if (i % 4) t.desc.update_may = (int32_t)memo_test_int(0, 3);
+        t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
+        t.desc.is_checked = i % 6 == 5;
+        if (t.desc.is_checked) t.desc.update_may &= ~MEMO_MAY_FUSE;
+        t.desc.timed_steps = (int32_t)memo_test_int(2, 4);
+        t.desc.planned = count_plans;
+        t.desc.device_bytes = 1;
+        own_step_plan* least = step_plan_of(&t.desc, NULL);
+        t.desc.device_bytes = least->device_bytes +
+                              memo_test_int(0, 2) * memo_test_int(0, bytes_of_states(&t, &largest));
+        if (i % 5 == 4) t.desc.host_bytes = 2 * least->host_bytes;
+        own_device* host = new_device((memo_host_device_desc){
+            .to_host_bytes_per_s = i % 2 ? 1e8 : 0, .to_device_bytes_per_s = i % 2 ? 1e8 : 0});
+        own_recorder* recorder =
+            i % 4 == 3 ? new_recorder((memo_recorder_desc){.device = host}) : NULL;
+        t.desc.device = recorder ? memo_recorder_get_device(recorder) : host;
+        if (i % 4) {
+            t.host = host;
+            t.desc.computes_on_host = 0;
+            t.desc.compute_stream = new_stream(t.desc.device, "compute");
+        }
+        const memo_status status = memo_session_create(&t.desc, &s, &error);
+        CHECK_CASE(!status || status == MEMO_STATUS_INFEASIBLE, "case %lld: %s", (long long)i,
+                   error.message);
+        n_planned = 0;
+        if (s) {
+            memo_session_get_info(s, &first);
+            const int64_t n_streamed = first.plan->n_streamed,
+                          rows = first.plan->sizes.swapped_bytes;
+            const int32_t at = first.plan->update_at;
+            train_in(&t, s, first.plan->update_is_on_host, 8);
+            memo_session_get_info(s, &last);
+            n_again += n_planned == 1;
+            n_moved += last.plan->n_streamed != n_streamed || last.plan->update_at != at;
+            n_other += last.plan->sizes.swapped_bytes != rows;
+            n_stayed += !n_planned;
+            CHECK_IS(n_planned, <=, 1);
+        }
+        memo_session_destroy(s);
+        s = NULL;
+        if (i % 4) memo_stream_destroy(t.desc.device, t.desc.compute_stream, NULL);
+        if (!recorder) continue;
+        own_check* check = check_of(recorded(recorder));
+        CHECK_CASE(check->n_races == 0, "case %lld", (long long)i);
+    }
+    printf("# %lld sessions planned again, %lld moved states, %lld other rows, %lld did not plan\n",
+           (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
+    CHECK_CASE(n_again > 20 && n_moved > 3 && n_other > 5, "%lld, %lld, %lld, %lld",
+               (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
 }
 
 /* With the least device memory or more, in which the session's bytes are all that there is. */
@@ -681,7 +756,7 @@ TEST(updates_on_the_host_are_measured) {
     t.desc.update_on = MEMO_UPDATE_HOST;
     t.desc.device = device;
     t.desc.is_checked = 1;
-    CHECK_OK(memo_session_measure(&t.desc, profiles, &error));
+    CHECK_OK(session_times(&t.desc, profiles, &error));
     CHECK(profiles[0].update_host_s_per_byte > 0 && profiles[0].update_s_per_byte == 0);
     t.desc.device = NULL;
     CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
@@ -1564,7 +1639,6 @@ static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
     desc.between = bytes_between;
     desc.backward = bytes_backward;
     desc.update = bytes_update;
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     return desc;
 }
 

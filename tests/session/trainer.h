@@ -436,7 +436,6 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
                                                   .first_layer = MEMO_EACH_LAYER};
     t->buffers[B_CARRIED_GRADIENT] = t->buffers[B_CARRIED];
     t->buffers[B_CARRIED_GRADIENT].first = MEMO_PASS_BACKWARD;
-    d->n_outputs = MEMO_NO_OUTPUTS;
     d->tensors = t->tensors;
     d->n_tensors = T_N_TENSORS;
     d->n_layers = n_layers;

@@ -38,14 +38,13 @@ static void session_rank_backward(void* user, memo_session* s, int32_t layer) {
     }
 }
 
-/* Creates a session, and runs a micro-batch.  *digest: of the rows. */
+/* Creates a session, and runs the steps that it times and two more.  *digest: of the rows. */
 static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64_t* digest,
                                     memo_error* why) {
     static const memo_tensor tensors[] = {{"input", 128, MEMO_TENSOR_SWAPPED, 0},
                                           {"hidden", 128, MEMO_TENSOR_ROWS, 0}};
     memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
-    desc.n_outputs = MEMO_NO_OUTPUTS;
     memo_device* device = NULL;
     memo_session* s = NULL;
     memo_session_info info;
@@ -68,15 +67,15 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     desc.agree = session_rank_agree;
     desc.device_bytes = 60000 + 9000 * r->rank; /* everything takes 98,304 */
     memo_status status = memo_session_create(&desc, &s, &error);
+    r->faults.failing_call = 0; /* micro-batches do not agree */
+    for (i = 0; i < 6 && !status; i++) status = memo_session_run(s, NULL, &error);
     if (!status) {
+        CHECK_IS(r->n_wrong, ==, 0);
         memo_session_get_info(s, &info);
         for (i = 0, *digest = 0; i < SESSION_LAYERS * 2; i++)
             *digest = *digest * 31 % 1000003 + info.plan->swap.rows[i];
         CHECK_IS(info.plan->device_bytes, <=, 60000);
         CHECK(info.plan->times && info.plan->sizes.swapped_bytes > 0);
-        r->faults.failing_call = 0; /* a micro-batch does not agree */
-        status = memo_session_run(s, NULL, &error);
-        CHECK_IS(r->n_wrong, ==, 0);
     }
     *why = error;
     memo_session_destroy(s);

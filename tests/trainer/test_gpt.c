@@ -813,10 +813,12 @@ TEST(recorded_steps_have_no_race) {
 
 /* ---- rows of the model's own choice ---------------------------------------------------------- */
 
-/* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
+/* A session in a device that is too small times its first steps, plans by their times, and gives the
+ * same numbers, under both plans. */
 TEST(a_model_chooses_its_rows) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
     own_history expected = train_kept(&config), result = history_make(&config);
+    own_history timed = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_session_desc budgets = {0};
     memo_session_info info;
@@ -824,69 +826,32 @@ TEST(a_model_chooses_its_rows) {
     memo_tensor tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     budgets.device_bytes = gpt_test_peak(config, MEMO_POLICY_KEEP, 0) * 3 / 4;
+    budgets.timed_steps = N_STEPS;
+    budgets.update_may = MEMO_MAY_DEFER;
     own_run run = {
         .host = new_device((memo_host_device_desc){.device_memory_bytes = budgets.device_bytes})};
     gpt_test_attach(&run, &desc);
     desc.session = &budgets;
-    CHECK_OK(gpt_measure(&desc, &profile, &error));
-    CHECK(profile.forward_s[0] > 0);
-    for (int t = 0; t < GPT_N_TENSORS; t++)
-        if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
-            CHECK_IS(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s, >, 0);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
         memo_session_get_info(gpt_session(run.model), &info);
-        CHECK(info.plan->times && info.plan->times->step_s > 0);
+        CHECK(!info.plan->times);
+        CHECK_OK(train(run.model, &config, N_STEPS, &timed));
+        CHECK(!memcmp(timed.loss, expected.loss, sizeof timed.loss));
+        CHECK_OK(gpt_restart(run.model, &error));
         CHECK_OK(train(run.model, &config, N_STEPS, &result));
+        memo_session_get_info(gpt_session(run.model), &info);
+        CHECK(info.plan->times && info.plan->times->step_s > 0);
         CHECK(!memcmp(result.loss, expected.loss, sizeof result.loss));
         CHECK(!memcmp(result.parameters, expected.parameters,
                       (size_t)gpt_n_parameters(&config) * sizeof(gpt_real)));
+        CHECK_OK(memo_session_get_profile(gpt_session(run.model), 0, &profile, &error));
+        CHECK(profile.forward_s[0] > 0);
+        for (int t = 0; t < GPT_N_TENSORS; t++)
+            if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
+                CHECK_IS(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s, >,
+                         0);
     }
-}
-
-/* Kernels that look at what a product's backward reads. */
-static struct {
-    gpt_kernels real;
-    const memo_device* device;
-    int64_t n_products, n_zeros, n_equal_rows; /* products with such numbers */
-} looker;
-
-static memo_status look(void* context, memo_stream stream, const gpt_op* op, memo_error* e) {
-    const gpt_linear_args* a = &op->args.linear;
-    const memo_status status = looker.real.enqueue(context, stream, op, e);
-    int64_t n, n_zero = 0, n_zero_weights = 0;
-    if (status || op->kind != GPT_KIND_LINEAR_BACKWARD || gpt_count(a->rows) < 2) return status;
-    CHECK_OK(memo_stream_synchronize(looker.device, stream, &error));
-    n = gpt_count(a->rows) * a->n_outputs;
-    for (int64_t i = 0; i < n; i++) n_zero += ((const float*)a->y)[i] == 0;
-    n = a->n_outputs * a->n_inputs;
-    for (int64_t i = 0; i < n; i++) n_zero_weights += ((const float*)a->weight)[i] == 0;
-
-    looker.n_products++;
-    looker.n_zeros += n_zero > gpt_count(a->rows) * a->n_outputs / 2 || n_zero_weights > n / 2;
-    looker.n_equal_rows +=
-        !memcmp(a->x, (const float*)a->x + a->n_inputs, (size_t)a->n_inputs * sizeof(float));
-    return MEMO_STATUS_OK;
-}
-
-/* A GPU takes less time for zeros, so the session measures with weights, tokens and gradients like
- * those of a step. */
-TEST(measuring_has_the_numbers_of_a_step) {
-    const gpt_config config = gpt_test_config(3, 32, 4, 2, 60, 1, 8, 0);
-    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    memo_session_desc budgets = {.measure_s = 0.01};
-    memo_profile profile;
-    own_run run = {.host = new_device((memo_host_device_desc){.device_memory_bytes = 0})};
-    gpt_test_attach(&run, &desc);
-    desc.session = &budgets;
-    memset(&looker, 0, sizeof looker);
-    looker.real = run.kernels;
-    looker.device = desc.device;
-    run.kernels.enqueue = look;
-    CHECK_OK(gpt_measure(&desc, &profile, &error));
-    CHECK_IS(looker.n_products, >, 0);
-    CHECK_IS(looker.n_zeros, ==, 0);
-    CHECK_IS(looker.n_equal_rows, ==, 0);
 }
 
 /* ---- states that leave the device ------------------------------------------------------------- */

@@ -295,7 +295,7 @@ interrupt_keeps_the_log() { # test
     done
 }
 
-# Neither do the remaining rounds measure layers again.
+# Neither do the remaining rounds time layers again.
 interrupt_ends_a_comparison() { # test
     "$program" $tiny --steps 4000 --compare 4000 --device-memory 600KiB --link-bandwidth 1GB >compared.out 2>err &
     child=$!
@@ -432,20 +432,20 @@ progress_on_a_terminal() {
     grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
 }
 
-# What a session logs while it measures, in one line that is cleared before the next output; a file has none of it.
-measuring_on_a_terminal() {
+# What a session logs while it plans, in one line that is cleared before the next output; a file has none of it.
+planning_on_a_terminal() {
     tight="--random-tokens --layers 4 --hidden 64 --seq 256 --device-memory 5MiB --host-memory 64MiB --steps 2"
     works $tight
     expect_out '^profile .*forward takes'
     grep -q 'session:' out err && fail "without a terminal: a session's log"
     script -qec "'$program' $tight" /dev/null >out 2>&1 </dev/null || fail "exit status $? on a terminal"
     tr '\r' '\n' <out >lines
-    grep -q 'session: measuring [0-9]* micro-batches of about [0-9.]* s$' lines || fail "no progress: $(cat lines)"
+    grep -q 'session: measuring copies up to [0-9]* bytes$' lines || fail "no progress: $(cat lines)"
     grep -q "^$(printf '\033')\[Kkeep  " lines || fail "the line is not cleared: $(cat lines)"
 }
 
 tests_of "$sources/tests/trainer/test_train_files.sh" judged
-for name in progress_on_a_terminal measuring_on_a_terminal; do
+for name in progress_on_a_terminal planning_on_a_terminal; do
     title=$(echo $name | tr _ ' ')
     if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
         test_is "$title" judged $name

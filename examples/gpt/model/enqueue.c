@@ -1,5 +1,7 @@
 #include "gpt/model/enqueue.h"
 
+#include <assert.h>
+
 /* ---- the model ----------------------------------------------------------------------------- */
 
 int gpt_is_idle(const gpt_model* model) {
@@ -257,6 +259,7 @@ int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
 
 /* Operands: rows of a tensor; sums; numbers of a micro-batch's rows. */
 static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
+    assert(rows.begin >= x.begin || gpt_count(rows) <= 0);
     gpt_use(op, uses, place, gpt_at(x, rows.begin), x.type, gpt_count(rows) * x.n_columns);
 }
 void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place, const void* address,

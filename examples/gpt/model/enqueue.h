@@ -94,7 +94,6 @@ struct gpt_model {
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
     void* agree_user;
     const memo_mesh* mesh;
-    int32_t is_measured;                /* while the session measures */
     memo_tensor tensors[GPT_N_TENSORS]; /* for the session, as the states */
     memo_state states[GPT_N_STATES];
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */

@@ -99,11 +99,11 @@ typedef struct gpt_desc {
     /* Optional: (n_layers, slices, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create
      * returns.  NULL: the policy of `session` chooses the rows. */
     const int64_t* rows;
-    /* Optional: budgets, policy, agree and its user, spill and is_timed of the model's session;
-     * borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
+    /* Optional: budgets, policy, agree and its user, spill, is_timed, timed_steps and profile_path
+     * of the model's session; borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
-    /* Optional: what gpt_plan made; it must outlive the model.  NULL: gpt_create measures and
-     * plans. */
+    /* Optional: what gpt_plan made; it must outlive the model.  NULL: the session times the first
+     * steps, and plans by their times. */
     const memo_step_plan* plan;
     /* Of gpt_plan, if config.slice_rows is 0 and all rows at once do not fit: it takes the largest
      * slices that fit, of 1,024 rows or more and at most so many; or else the plan that lacks
@@ -126,10 +126,6 @@ typedef struct gpt_model gpt_model;
  * memo_session_plan and memo_session_get_least. */
 memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
                      int64_t* least_bytes, memo_error* error);
-
-/* Measures the model's layers on its device.  All ranks call it.  Errors: as
- * memo_session_measure. */
-memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile, memo_error* error);
 
 /* Creates the session and initializes the parameters from config.seed.  All ranks call it.  Errors:
  * INVALID_ARGUMENT for an invalid configuration; otherwise as memo_session_create. */
@@ -200,8 +196,8 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
  * one replays it, with the same bits.  All ranks call it between the same steps.
  *
  * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses
- * ranks; states that leave the device; more micro-batches).  The session must not be timed, nor the
- * device record. */
+ * ranks; states that leave the device; more micro-batches).  The session must neither be timed, nor
+ * time its first steps, nor the device record. */
 memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error);
 /* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 double gpt_votes(const gpt_model* model);

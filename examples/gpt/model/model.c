@@ -161,20 +161,6 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
     }
 }
 
-/* A micro-batch to measure with: random tokens, and as many documents as allowed, equally long. */
-static void gpt_stage_random(gpt_model* model) {
-    const int64_t most = model->config.documents, n_tokens = gpt_vocabulary(&model->config);
-    gpt_batch_values* values = gpt_staged(model, model->place);
-    int32_t* to = gpt_tokens_of(values);
-    int64_t* begins = gpt_begins_of(values, model->n_rows);
-    values->step = values->first_token = 0;
-    values->loss_scale = 1 / (double)(model->config.batch * model->config.sequence);
-    for (int64_t i = 0; i < 2 * model->n_rows; i++)
-        to[i] = (int32_t)(gpt_mix((uint64_t)i) % (uint64_t)n_tokens);
-    for (int64_t i = 0; i < model->share.batch * (most + 1) && most; i++)
-        begins[i] = i % (most + 1) * model->config.sequence / most;
-}
-
 /* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until
  * the device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
@@ -594,6 +580,19 @@ static void gpt_follow_slices(gpt_model* model) {
                            (long long)model->most_slices);
 }
 
+static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
+    model->streams = plan->n_streamed > 0;
+    model->updates_on_host = plan->update_is_on_host;
+    model->defers = plan->update_at == MEMO_UPDATE_DEFERRED;
+}
+
+/* The timed steps are over.  Dry runs have had sessions of their own. */
+static void gpt_planned(void* user, memo_session* session, const memo_step_plan* plan) {
+    gpt_model* model = (gpt_model*)user;
+    model->session = session;
+    gpt_follow_plan(model, plan);
+}
+
 /* Requests the memory that lives as long as the session.  The session calls it for each plan that
  * it tries, and before it runs.  Then all memory is new, the parameters included. */
 static void gpt_setup(void* user, memo_session* session) {
@@ -604,9 +603,7 @@ static void gpt_setup(void* user, memo_session* session) {
     int64_t scratch_bytes = 0;
     gpt_enter_session(model, session);
     memo_session_get_info(session, &info);
-    model->streams = info.plan->n_streamed > 0;
-    model->updates_on_host = info.plan->update_is_on_host;
-    model->defers = info.plan->update_at == MEMO_UPDATE_DEFERRED;
+    gpt_follow_plan(model, info.plan);
     gpt_destroy_collectives(model);
     if (model->most_slices) gpt_follow_slices(model);
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
@@ -637,18 +634,6 @@ static void gpt_setup(void* user, memo_session* session) {
 static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
     const gpt_model* model = (const gpt_model*)user;
     return model->agree(model->agree_user, values, n, error);
-}
-
-/* A new session measures with weights and tokens like a step's: zeros take a GPU less power, and
- * less time. */
-static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
-    gpt_model* model = (gpt_model*)user;
-    memo_error error;
-    model->is_measured = begins;
-    if (!begins) return;
-    gpt_stage_random(model);
-    if (memo_session_fill_states(session, gpt_initialize_bucket, &error))
-        memo_session_fail(session, error.status, error.message);
 }
 
 /* The caller's budgets, and the model. */
@@ -683,7 +668,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.setup = gpt_setup;
     s.step = gpt_step;
     s.recompute = gpt_recompute;
-    s.measuring = gpt_measuring;
+    s.planned = gpt_planned;
     s.backward_recomputes = gpt_is_split(&desc->config);
     if (s.agree) s.agree = gpt_agree;
     return s;
@@ -757,19 +742,6 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
     if (!status) status = gpt_restart(model, error);
     *result = status ? NULL : model;
     if (status) gpt_destroy(model);
-    return status;
-}
-
-memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile, memo_error* error) {
-    memo_session_desc s;
-    gpt_model* model;
-    memo_status status = gpt_prepare(desc, &model, error);
-    if (!status) {
-        s = gpt_session_desc(model, desc);
-        status = memo_session_measure(&s, profile, error);
-        model->session = NULL;
-    }
-    gpt_destroy(model);
     return status;
 }
 

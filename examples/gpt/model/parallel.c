@@ -185,7 +185,7 @@ void gpt_reduce_totals(gpt_model* model) {
 /* Gathers the parts of a bucket's weights, after each rank has updated its own part. */
 static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
     const gpt_rows own = gpt_part_at(model, bucket, model->share.rank);
-    if (!model->zero || gpt_is_idle(model) || model->is_measured) return;
+    if (!model->zero || gpt_is_idle(model)) return;
     gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, own.begin),
                    gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(own));
 }

@@ -287,8 +287,7 @@ void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
-/* Recomputes the rows that the engine did not restore.  While the session measures, it times
- * recomputation separately. */
+/* The rows that the engine did not restore. */
 static void gpt_find_need(gpt_model* model, int32_t layer) {
     /* The swap engine's number of the open slice. */
     const int32_t step = layer * memo_session_get_n_slices(model->session) +
@@ -296,7 +295,7 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
     gpt_rows* need = model->tensor.need;
     memo_session_info info;
     memset(need, 0, sizeof model->tensor.need);
-    if (model->is_measured || gpt_is_idle(model)) return;
+    if (gpt_is_idle(model)) return;
     memo_session_get_info(model->session, &info);
     for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
         memo_swap_get_recompute_rows(info.swap, step, t, &need[t].begin, &need[t].end);
@@ -317,6 +316,7 @@ void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
 
 void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
+    gpt_place_blocks(model, layer); /* another slice was open before */
     for (int32_t s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_rows(model, s);
         gpt_rows need[GPT_N_TENSORS];

@@ -288,17 +288,14 @@ static memo_status prepare_turns(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Measures layers again, and predicts the same rows for this round: a machine drifts by more than
- * the predictions err.  What copies take and slow stays, as a few micro-batches cannot show it. */
+/* Times layers again, and predicts the same rows for this round: a machine drifts by more than the
+ * predictions err.  Copies keep their times. */
 static memo_status predict_again(job* j, memo_error* error) {
-    static team measured;
     const memo_profile first = j->profile;
-    memo_status status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
+    memo_status status = time_layers(j, error);
     memo_profile now = j->profile;
-    team_close(&measured);
     j->profile = first;
     memcpy(now.copies, first.copies, sizeof now.copies);
-    memcpy(now.slowdown_s_per_byte, first.slowdown_s_per_byte, sizeof now.slowdown_s_per_byte);
 
     for (int i = 0; i < train_n_policies(&j->options) && !status; i++) {
         const memo_policy policy = policy_order[i];

@@ -288,11 +288,9 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
 }
 
 static memo_status measure_profile(job* j, memo_error* error) {
-    static team measured;
     memo_status status = check_measurement(&j->options, error);
-    if (!status) status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
-    team_close(&measured);
-    j->has_profile = j->is_measured = !status;
+    if (!status) status = time_layers(j, error);
+    j->has_profile = j->is_measured = !status && !j->stops;
     return status;
 }
 

@@ -55,20 +55,27 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
+/* Times count from the second step on.  A few steps tell the times of long ones, and drifts. */
+static int32_t n_timed_steps(const job* j) {
+    const gpt_config config = train_config(&j->options);
+    const double flops = 6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters(&config);
+    return j->has_profile || flops > 1e12 ? 3 : 12;
+}
+
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const int is_lifted = (r->flags & RUN_LIFTED) != 0;
-    const int is_measured = (r->flags & RUN_MEASURED) != 0;
-    memo_profile profile;
+    const int times = (r->flags & RUN_TIMES) != 0;
     gpt_desc desc = {0};
 
     /* Rank and tokens. */
     *o = j->options;
+    if (times) o->accumulate = 1;
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     r->reports = train_rank_reports(r->rank);
-    r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
+    r->is_graph = o->is_graph && !times && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
     memo_status status = r->tokens && r->targets
@@ -88,27 +95,28 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
-    if (j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
+    if (times) session.timed_steps = 1 + n_timed_steps(j);
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
     if (r->reports) session.log = starting_log();
     desc.config = train_config(o);
-    desc.plan = j->plans[r->policy];
+    desc.plan = times ? NULL : j->plans[r->policy];
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
-    if (!status && !is_measured) status = gpt_create(&desc, &r->model, error);
-    if (!status && !is_measured && r->is_graph) status = gpt_use_graph(r->model, 1, error);
+    for (int k = 0; k < 2 && times && !r->model && !status; k++) { /* the first pins no rows */
+        session.policy = k ? (memo_policy)o->policy : MEMO_POLICY_RECOMPUTE;
+        status = gpt_create(&desc, &r->model, error);
+        if (status == MEMO_STATUS_INFEASIBLE && !k) status = MEMO_STATUS_OK;
+    }
+    if (!status && !times) status = gpt_create(&desc, &r->model, error);
+    if (!status && r->is_graph) status = gpt_use_graph(r->model, 1, error);
 #ifdef TRAIN_NCCL
-    if (!status && !is_measured && o->is_registered && o->ranks > 1)
+    if (!status && !times && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
 #endif
-    if (!status && is_measured) {
-        status = gpt_measure(&desc, &profile, error);
-        if (!status && r->reports) j->profile = profile;
-    }
     starting_end(session.log);
     return status;
 }
@@ -227,5 +235,26 @@ memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_erro
     memo_status status = run_gradients(r, j, step, error);
     if (!status) status = run_update(r, step, loss, error);
     r->times.step_s = clock_s() - begin_s;
+    return status;
+}
+
+static memo_status run_time_layers(run* r, job* j, memo_error* error) {
+    const int32_t n = 1 + n_timed_steps(j);
+    memo_profile profile;
+    double loss;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t step = 0; step <= n && !status && !r->stops; step++) /* the last one plans */
+        status = run_step(r, j, step, &loss, error);
+    if (!status && !r->stops)
+        status = memo_session_get_profile(gpt_session(r->model), 0, &profile, error);
+    if (!status && !r->stops && r->reports) j->profile = profile;
+    return status;
+}
+
+memo_status time_layers(job* j, memo_error* error) {
+    static team timed;
+    memo_status status = team_open(&timed, j, MEMO_POLICY_KEEP, RUN_TIMES, error);
+    if (!status) status = team_call(&timed, run_time_layers, error);
+    team_close(&timed);
     return status;
 }

@@ -62,10 +62,10 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,    /* measure steps, and stalls by events, without synchronizing */
-    RUN_MEASURED = 4, /* no steps: measures job.profile */
-    RUN_TRAINED = 8   /* the job itself, and one step recorded */
+    RUN_LIFTED = 1, /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,  /* measure steps, and stalls by events, without synchronizing */
+    RUN_TIMES = 4,  /* the session times the first steps */
+    RUN_TRAINED = 8 /* the job itself, and one step recorded */
 };
 
 /* Of a step, its update included. */
@@ -117,5 +117,9 @@ memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error)
 memo_status run_update(run* r, int64_t step, double* loss, memo_error* error);
 
 memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error);
+
+/* Trains the first steps, of one micro-batch each, by sessions that time them.  Sets job.profile,
+ * unless the run stops. */
+memo_status time_layers(job* j, memo_error* error);
 
 #endif

@@ -1,8 +1,8 @@
 #pragma once
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * The planner needs a few times of a trainer on a device.  Measure the times once, by
- * memo_session_measure, and keep the profile in a file. */
+ * The planner needs a few times of a trainer on a device.  A session times its first training
+ * steps, and memo_session_get_profile returns the times; keep the profile in a file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
@@ -32,7 +32,8 @@ typedef struct memo_profile {
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;              /* between the last forward and the first backward */
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
-    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
+                                      measured, the host updates only if nothing else fits */
     double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was

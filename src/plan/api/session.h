@@ -2,7 +2,7 @@
 /* ---- 4 session: from tensors and a budget to a running step -------------------------------------
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
- * measures, plans, and opens an arena and a swap engine that fit.
+ * plans, and opens an arena and a swap engine that fit.
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
@@ -11,16 +11,38 @@
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
  *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
  *     desc.device_bytes = (int64_t)4 << 30;
- *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
  *     memo_session_create(&desc, &session, &error);
  *     for (step = 0; step < n_steps; step++) {
  *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
  *         update(parameters, gradients);
  *     }
  *
- * Create is three steps in a row, each usable alone:
+ * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
+ * same bits, so the first training steps run by a plan that fits (everything recomputed, if that
+ * fits), and are timed; then the session plans by their times, between two steps, and goes on.  No
+ * function of the trainer runs only to be timed.  What is timed:
  *
- *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     desc.timed_steps   steps before the plan, 4 by default, of which the first does not count.
+ *                        Micro-batches with fewer than half of their shape's rows, forwards alone,
+ *                        and what fails do not count; if too few count, the session waits as long
+ *                        again.  In these steps recompute is called for all rows of each tensor.
+ *     before the steps   copies of the session's own bytes to the host and back, and a file
+ *     not timed          an update at another place than the first plan's; shapes that have not
+ *                        trained get the times of others, by rows
+ *
+ * When the session plans again, the device memory stays the same block, of all device_bytes.
+ * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
+ * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
+ * the place of the update stay.  Buffers of MEMO_IN_SHAPE lose their bytes.  States keep their
+ * bytes, and move if host_bytes and disk_bytes have room for both plans' states at once and
+ * host_memory is NULL; otherwise they stay where they are, and rows alone are planned.  Pending
+ * updates run first.  `step` runs dry, as for every plan.  If the plan cannot be opened, for
+ * instance because no memory can be pinned, the first plan stays, with a line in the log.  All
+ * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
+ * next run, which then begins by the second plan.
+ *
+ * With times that are known, from memo_session_get_profile or a file of another run:
+ *
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
@@ -151,8 +173,8 @@ typedef struct memo_session memo_session;
  * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
  * shorter step.
  *
- * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
- * times are of a step of desc.micro_batches, with its update and all copies of states. */
+ * A session that times itself keeps the place of the first update: on the device, if that fits.
+ * Predicted times are of a step of desc.micro_batches, with its update and all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -285,8 +307,8 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  *
  * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
  * each other, in memory that other shapes use for other things.  So the keys and values of a
- * generation grow from call to call, and take nothing from training.  row_bytes counts for the
- * shape's rows. */
+ * generation grow from call to call, and take nothing from training.  A session that plans again
+ * ends them.  row_bytes counts for the shape's rows. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -332,15 +354,16 @@ typedef struct memo_shape {
 
 /* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
  * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes. */
+ * the calling thread computes.  memo_session_verify compares them. */
 typedef struct memo_session_output {
     const char* name; /* shown in messages; borrowed, as the bytes are */
     void* address;
     int64_t size_bytes;
-    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    memo_type type;   /* of its numbers */
     int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
 } memo_session_output;
-#define MEMO_NO_OUTPUTS (-1)
+
+typedef struct memo_step_plan memo_step_plan;
 
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
@@ -372,7 +395,8 @@ typedef struct memo_session_desc {
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
-     * Called for every plan that is tried; the addresses of the last call remain valid. */
+     * Called for every plan that is tried until the session is there; the addresses of the last
+     * call remain valid. */
     void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
@@ -393,24 +417,21 @@ typedef struct memo_session_desc {
      * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
-     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
-     * changes, or changes only states and other memory of the session.  0: measuring is refused
-     * unless `measuring` is set. */
+    /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
+     * which have their values again afterwards. */
     const memo_session_output* outputs;
     int32_t n_outputs;
-    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
-     * fifth faster than a model's weights: call memo_session_fill_states here. */
-    void (*measuring)(void* user, memo_session* session, int32_t begins);
+     * between the two. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
     /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  Called before micro-batches that only
-     * measure, or that memo_session_verify compares, and when the outputs have their bytes again.
-     * Another number is an error: `outputs` lacks bytes.  The function waits for its own work. */
+     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
+     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
+     * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only to measure, for all rows of each tensor. */
+     * recompute is called only in steps that are timed, for all rows of each tensor. */
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
@@ -419,7 +440,7 @@ typedef struct memo_session_desc {
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
-     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
      * times, and choose the same rows.  Fields that must match are compared. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
@@ -436,9 +457,8 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  Measuring uses the same memory, and 1 MiB of pinned
-     * memory for the outputs; a checked session and memo_session_verify take memory of the device
-     * besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
+     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
      * allocated from the device. */
     void *device_memory, *host_memory;
 
@@ -465,26 +485,33 @@ typedef struct memo_session_desc {
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
-    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
+    /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
+     * the plan depends on times; negative: none, the session plans by estimates. */
+    int32_t timed_steps;
+    /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
+     * the files are there (on every rank), and written once times are known.  NULL: none. */
+    const char* profile_path;
+    /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
+     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
+    void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets a checked session takes three layers of device memory, one of host
-     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
-     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
-     * waits in every layer. */
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
+     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
+     * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
  * plans of the other shapes are owned by the plan. */
-typedef struct memo_step_plan {
-    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+struct memo_step_plan {
+    memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
@@ -518,19 +545,8 @@ typedef struct memo_step_plan {
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
      * a tile less nothing was found.  Empty if the plan fits. */
     char shortage[400];
-} memo_step_plan;
+};
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
- * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
- * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
- * With states two more follow.  If there are 7 or more, copies run beside every second one, which
- * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
- * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
- * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
- * OUT_OF_HOST_MEMORY; errors of step and the device. */
-MEMO_TRY memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                          memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
  * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
  * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
@@ -545,9 +561,10 @@ MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
 MEMO_TRY memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
-/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
- * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
- * the three; a policy that may need times takes outputs or `measuring` in any case. */
+/* Plans and opens; the session then times its first steps, if the plan depends on times: see
+ * Self-timing.  It does not if policy MEMO can keep everything on the device, states too, nor for
+ * policies that need no times.  The session owns the plan.  Errors: of both, and of profile files;
+ * UNSUPPORTED (a link or a file so slow that timing copies would take minutes). */
 MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -601,7 +618,8 @@ typedef struct memo_batch {
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
-/* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
+/* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
+ * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
  * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
@@ -647,8 +665,8 @@ MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32
  * memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
- * changes; the bytes are there while the layer is open. */
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
+ * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
  * the state. */
@@ -703,4 +721,8 @@ typedef struct memo_session_info {
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
+/* The times of a shape with a backward that the session plans by: of its first training steps, or
+ * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
+MEMO_TRY memo_status memo_session_get_profile(const memo_session* session, int32_t shape,
+                                              memo_profile* profile, memo_error* error);
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);

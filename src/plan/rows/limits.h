@@ -307,23 +307,14 @@ enum {
     MEMOI_SPANS_MAX
 };
 
+#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
+
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
+    double scale;         /* of what is added */
 } memoi_timer;
-
-/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
- * the device in the backward. */
-typedef struct memoi_beside {
-    memob_engine engine;
-    memo_event begun;   /* the engine's: a step begins to compute */
-    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
-    int32_t n_copies[2];
-    /* Copies take places in host memory in turn: rows of a step are not in the host's caches.  Each
-     * direction has n_places, and size_bytes of the device. */
-    int64_t n_places, n_copied;
-} memoi_beside;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
@@ -374,13 +365,39 @@ typedef struct memoi_inspector {
  * place of the swap engine, or from a backward to its WEIGHTS turn. */
 enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
+/* Requests of `setup`, which another plan repeats without calling it. */
+typedef struct memoi_setup {
+    int64_t* bytes; /* (n); of those that are not freed */
+    int64_t n;
+    int is_known;  /* 1: requested instead of calling `setup` */
+    int has_freed; /* 1: they cannot be repeated */
+} memoi_setup;
+
+/* Of a session that times its first steps: >>session timing. */
+typedef struct memoi_timing {
+    void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
+    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    int32_t due;                   /* the step, from 0 on, before which to plan */
+    int32_t n_begun;               /* training steps */
+    int64_t n_batches;             /* micro-batches with a backward that have begun */
+    int is_open;                   /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes;     /* of updates on the host */
+    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;                  /* profiles has times */
+    int keeps_states;              /* plans stream the states that the open plan streams */
+    int is_lost;                   /* neither plan could be opened */
+    memob_arrays arrays;
+} memoi_timing;
+
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
     memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base; /* of the engine's device memory */
+    char* base;      /* of the engine's device memory */
+    double* spans_s; /* of a session that times its steps */
+    int32_t n_timed; /* repetitions of them */
     int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
 } memoi_session_part;
 
@@ -412,6 +429,11 @@ struct memo_session {
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
     void *device_memory, *host_memory; /* of all shapes */
+    int64_t memory_bytes;              /* of device_memory */
+    memoi_setup own_setup;
+    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
+    memoi_timing timing;
+    const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
@@ -427,8 +449,7 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2];       /* of this micro-batch; of pending updates */
-    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    } values[2]; /* of this micro-batch; of pending updates */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -438,7 +459,7 @@ struct memo_session {
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_setting_up, is_recomputing;
+    int is_setting_up, is_calling_setup, is_recomputing;
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
@@ -453,7 +474,6 @@ struct memo_session {
     double* layers_s;    /* (n_steps of the longest shape), for a median */
     char* saved;         /* outputs, which get these bytes again; NULL: none */
     memob_arrays arrays; /* of all three */
-    memoi_beside beside;
 };
 
 const char* memo_policy_name(memo_policy policy) {

@@ -65,7 +65,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 25, N_BUDGETS = 3 };
+    enum { N = 26, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -99,6 +99,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
         {"has_alpha", own->has_alpha},
+        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
@@ -177,8 +178,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
         /* Buffers that live as long as the session: `setup` makes the same requests. */
-        for (int64_t i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers;
-             i++) {
+        for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
+             i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
                 (a->memory_class != MEMO_CLASS_PERSISTENT ||
@@ -308,7 +309,10 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
     memo_session* s = (memo_session*)session;
     (void)error;
+    const double begin_s = memob_now_s();
     s->desc.update_host(s->desc.user, s, layer - 1);
+    s->timing.host_s += memob_now_s() - begin_s;
+    s->timing.host_bytes += memob_states_update_bytes(s->states, layer);
     return MEMO_STATUS_OK;
 }
 

@@ -45,17 +45,10 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* The rest of a measuring session is not checked.  Its slots stay, so that writes to an address
- * kept from there harm nothing. */
-MEMOI void memoi_inspector_retire(memo_session* s) {
-    s->checker.slots = s->checker.memory = NULL;
-    s->checker.n_buffers = 0;
-}
-
 /* Checks from now on. */
 MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->spans_s ? c->slot_bytes : 0);
+    c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->shape = -1;
     c->kinds = 0;
@@ -71,20 +64,16 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
     memset(c, 0, sizeof *c);
 }
 
-/* Takes three layers and four times the buffers on the device, and a layer pinned, beside the
- * budgets; to measure, a layer more: no layer then has the slot of the session that trains, so that
- * the forward does not find a kept address there. */
+/* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
+ * budgets; to plan again, a layer more: no layer then has the slot that it had before, so that the
+ * forward does not find a kept address there. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->spans_s ? 4 : 3;
+    const int n_slots = s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
-    if (c->engine.device_memory) { /* of the shape measured before */
-        memoi_inspector_start(s);
-        return MEMO_STATUS_OK;
-    }
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);

@@ -252,13 +252,6 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
     return MEMO_STATUS_OK;
 }
 
-/* n_outputs of a desc for a call that may measure.  Measuring runs whole micro-batches, perhaps
- * just before a training step, so the trainer must have stated what they change. */
-#define MEMOI_OUTPUTS_MISSING (-2)
-MEMOI int32_t memoi_session_outputs(const memo_session_desc* desc) {
-    return desc->n_outputs || desc->measuring ? desc->n_outputs : MEMOI_OUTPUTS_MISSING;
-}
-
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -274,7 +267,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
         {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
         {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
         {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
         {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
         {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
@@ -296,7 +289,6 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                           numbers[t].least, numbers[t].most, error)))
             return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_real(name, "measure_s", desc->measure_s, 0, 1e6, error)) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
@@ -326,13 +318,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (desc->n_alternatives && !desc->alternatives)
         field = "alternatives: NULL; set them, or n_alternatives to 0";
-    if (desc->n_outputs > 0 && !desc->outputs)
-        field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
-    if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
-        field =
-            "outputs: none, but measuring runs micro-batches, which change gradients and more; "
-            "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
-            "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
+    if (desc->n_outputs > 0 && !desc->outputs) field = "outputs: NULL; set them, or n_outputs to 0";
     for (int32_t t = 0; t < desc->n_outputs && !field; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)

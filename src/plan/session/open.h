@@ -3,9 +3,10 @@
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Takes the caller's memory or the device's; host_bytes of rows.  Without memory of the caller
- * states take their own.  On the host, what has a file comes first: it has whole pages, as a file
- * needs. */
+/* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
+ * session that plans again takes its whole budget, if it gets so much.  Without memory of the
+ * caller states take their own.  On the host, what has a file comes first: it has whole pages, as a
+ * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
     const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
@@ -24,13 +25,27 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
                               "%s_bytes; plan with these budgets, or give more memory",
                               field, (long long)(*field == 'd' ? device_bytes : both_bytes), field);
 
-    s->device_memory = s->desc.device_memory;
-    if (!s->device_memory)
-        status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (!s->device_memory) {
+        s->device_memory = s->desc.device_memory;
+        s->memory_bytes = device_bytes;
+        if (s->timing.plan)
+            s->memory_bytes =
+                memob_max(device_bytes,
+                          s->desc.device_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT);
+        if (!s->device_memory && s->memory_bytes > device_bytes &&
+            memo_device_alloc(s->device, s->memory_bytes, &s->device_memory, NULL))
+            s->memory_bytes = device_bytes;
+        if (!s->device_memory)
+            status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    }
+    MEMO_ASSERT(device_bytes <= s->memory_bytes);
     if (s->desc.host_memory) {
         char* base = (char*)s->desc.host_memory;
         s->host_memory = base + rows_at;
-        s->states_desc.host_memory = base + (states_are_first ? 0 : both_bytes - states_bytes);
+        if (!states_are_first) /* the same place under every plan */
+            base += (s->desc.host_bytes - states_bytes) / MEMOB_DEVICE_ALIGNMENT *
+                    MEMOB_DEVICE_ALIGNMENT;
+        s->states_desc.host_memory = base;
         MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
@@ -82,28 +97,5 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
             streams = s->part->swap->sink.engine.streams + MEMOB_SWAP_TO_HOST;
     }
     memoi_session_turn(s, 0);
-    return status;
-}
-
-memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
-                              memo_session** session, memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
-    *session = NULL;
-    if (status) return status;
-    status = memob_check_given("memo_session_open", "plan", plan, error);
-    status = status ? memoi_session_verdict(desc, status, error)
-                    : memoi_session_make(desc, plan, 0, &s, error);
-    *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
-    }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
     return status;
 }

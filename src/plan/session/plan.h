@@ -43,17 +43,18 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
-/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
- * in the order of their requests, then the engine's memory, which is the first request.  No plan
- * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
+ * buffers from the last request on, then states, then the engine's memory, which is the first
+ * request.  No plan becomes larger, because nothing else ever uses these bytes.  Returns the number
+ * of bytes. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t end_bytes = 0;
-    for (int64_t i = 1; i <= plan->n_buffers; i++) {
-        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+    for (int64_t i = plan->n_buffers - 1; i >= 0; i--) {
+        memo_buffer* buffer = &plan->buffers[i];
         if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
         if (is_fixed) buffer->offset_bytes = end_bytes;
         buffer->is_fixed = is_fixed;
-        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+        end_bytes += memob_buffer_bytes(plan, i);
     }
     return end_bytes;
 }
@@ -632,6 +633,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
     const int64_t stride = n_all / 64 + 1;
     const int may_host =
         s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
+    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t n = s->least_streamed, rest_bytes, device_bytes;
@@ -672,8 +674,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host &&
-        (best.step_s >= HUGE_VAL || (s->is_measured && best.plan.n_streamed)))
+    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
@@ -761,6 +762,21 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
+/* 1: the session that plans again keeps its states where they are. */
+MEMOI int memoi_session_keeps_states(const memo_session* s) {
+    return s->planner && s->planner->timing.keeps_states;
+}
+
+/* Streams what the open plan streams, and chooses the stage. */
+MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->planner->parts[0].plan;
+    memo_status status;
+    s->update_at = plan->update_at;
+    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
+                                       plan->update_is_on_host, error);
+    return status ? status : memoi_session_choose(s, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -786,7 +802,10 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
+        if (!status && !i && memoi_session_keeps_states(s))
+            status = memoi_session_keep(s, error);
+        else if (!status)
+            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
@@ -816,11 +835,12 @@ MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* pe
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
- * the device memory that the longest takes, so that the shapes together need no more; a shape that
- * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
- * states.*/
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
+ * longest shape with a backward comes first.  Every other shape gets the device memory that the
+ * longest takes, so that the shapes together need no more; a shape that does not fit there gets
+ * all of the budget.  If a shape lacks device memory, all stream more states. */
+MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session* s;
@@ -828,6 +848,8 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int32_t first = 0, more = !status;
     *plan = NULL;
+    if (!status) s->planner = planner;
+    if (!status && planner) s->setup = &planner->own_setup;
     if (!status) s->effort = effort;
 
     /* The shape with the most rows is planned first. */

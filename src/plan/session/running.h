@@ -221,6 +221,14 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
+/* Notes a request of `setup`. */
+MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
+    memoi_setup* setup = &s->own_setup;
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
+    if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
+}
+
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
@@ -244,6 +252,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "run; make the same requests in the same order, none larger",
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
+    if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
     return memoi_inspector_request(s, address, size_bytes, name);
 }
 
@@ -253,6 +262,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
+    s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_inspector_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
@@ -431,7 +441,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (s->next_turn) s->batch = before;
         return 0;
     }
+    if (!memoi_session_time_begin(s)) return 0;
     memoi_session_turn(s, s->batch.shape);
+    memoi_session_time_batch_begin(s);
     if (s->batch.values) {
         memset(&s->values[0], 0, sizeof s->values[0]);
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
@@ -508,6 +520,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
@@ -609,20 +622,6 @@ MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end)
     if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
 }
 
-/* Copies beside a step, once it computes. */
-MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
-    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
-    memoi_beside* b = &s->beside;
-    memob_engine_call(&b->engine, &s->call_error);
-    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
-    memob_engine_wait(&b->engine, stream, 0);
-    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
-        memob_engine_copy(&b->engine, stream, is_backward * b->size_bytes,
-                          (is_backward * b->n_places + b->n_copied++ % b->n_places) * b->size_bytes,
-                          b->size_bytes);
-    (void)memoi_session_is_ok(s, b->engine.status);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -659,8 +658,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
-        memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
@@ -765,6 +762,17 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
     return status;
 }
 
+/* Requests what `setup` has requested, or calls it. */
+MEMOI void memoi_session_set_up(memo_session* s) {
+    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
+        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    if (s->setup || s->error.status || !s->desc.setup) return;
+    s->own_setup.n = 0;
+    s->is_calling_setup = s->is_open;
+    s->desc.setup(s->desc.user, s);
+    s->is_calling_setup = 0;
+}
+
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
@@ -792,9 +800,21 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 
     s->is_setting_up = 1;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
-    if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    memoi_session_set_up(s);
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
+}
+
+/* Ends arenas and engines of all shapes, but neither states nor memory. */
+MEMOI void memoi_session_stop(memo_session* s) {
+    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
+        memoi_session_part* part = &s->parts[k];
+        memo_swap_destroy(part->swap);
+        memo_arena_destroy(part->arena);
+        memob_swap_placement_free(&part->placement);
+        part->swap = NULL;
+        part->arena = NULL;
+    }
 }
 
 void memo_session_destroy(memo_session* s) {
@@ -806,12 +826,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0;
-         k--) { /* later ones use the first one's streams */
-        memo_swap_destroy(s->parts[k].swap);
-        memo_arena_destroy(s->parts[k].arena);
-        memob_swap_placement_free(&s->parts[k].placement);
-    }
+    memob_arrays_free(&s->timing.arrays);
+    memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
     if (s->device_memory && !s->desc.device_memory)

@@ -30,7 +30,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
     int n_fit = 0;
     *plan = NULL;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(desc, profile, effort, plan, error);
+        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
@@ -44,7 +44,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(&own, profile, effort, &trial, &failed);
+        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)

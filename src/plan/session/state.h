@@ -98,6 +98,14 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
+/* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
+MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
+    const double rows = (double)memoi_session_rows(s, step);
+    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
+}
+
 /* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -105,7 +113,7 @@ MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, 
     if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
     if (timer->span_s && !status)
         status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
-    if (timer->span_s) *timer->span_s += took_s;
+    if (timer->span_s) *timer->span_s += took_s * timer->scale;
     timer->span_s = NULL;
     return status;
 }
@@ -120,16 +128,80 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (!span_s || s->error.status) return;
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
-        *span_s += is_end ? memob_now_s() : -memob_now_s();
+        *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
         return;
     }
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
-    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
-        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
+    if (is_end) timer->scale = memoi_session_scale(s, step, what);
     if (is_end) s->next_timer[what] ^= 1;
     (void)memoi_session_is_ok(s, status);
+}
+
+/* --- the first training steps are timed --- */
+
+/* 1: a micro-batch with a backward begins a step. */
+MEMOI int memoi_session_begins_step(const memo_session* s) {
+    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    return !s->states->layers[0].has_gradients || s->states->is_pending;
+}
+
+/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
+ * lost. */
+MEMOI int memoi_session_time_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
+        const int begins = memoi_session_begins_step(s);
+        if (begins && t->n_begun >= t->due) t->plan(s);
+        t->n_begun += begins;
+        t->n_batches++;
+    }
+    if (t->is_lost)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "memo_session_begin: memory was lost while the session planned again");
+    return !t->is_lost;
+}
+
+/* Two timers of each span, before the first that is timed. */
+MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
+        memo_event* event = &s->timers[k / 2].events[k % 2];
+        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
+        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
+        if (!*event) status = memo_event_create(s->device, event, NULL);
+    }
+    return status;
+}
+
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
+ * all slices. */
+MEMOI void memoi_session_time_batch_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    memoi_session_part* part = s->part;
+    const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
+                         s->batch.n_rows > (s->n_slices - 1) * s->steps->n_rows;
+    if (!t->plan || s->next_turn) return;
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+        s->timers[k].span_s = NULL;
+    s->spans_s = NULL;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
+    if (!t->is_open) return;
+    if (memoi_session_create_timers(s)) t->is_open = 0;
+    if (t->is_open) s->spans_s = part->spans_s;
+
+    s->repetition = part->n_timed;
+    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
+        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
+}
+
+/* It counts if it has ended without an error.  The update behind it is timed with it. */
+MEMOI void memoi_session_time_batch_end(memo_session* s) {
+    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    s->timing.is_open = 0;
+    s->part->n_timed++;
 }

@@ -118,8 +118,7 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
-    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
-    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
+    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The trainer updates a layer on the device. */
@@ -327,7 +326,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
-    status = memo_session_flush(s, error); /* checks what the state was before */
+    status = memo_session_flush(s, error); /* which knows what it leaves */
     if (!reads && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status

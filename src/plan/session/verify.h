@@ -4,6 +4,66 @@
  * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
  * plan is made. */
 
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
+ * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
+MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
+                                             memo_error* error) {
+    const int64_t most = (int64_t)1 << 20;
+    memo_status status = MEMO_STATUS_OK, freed;
+    void* pinned = NULL;
+    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
+    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
+        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
+        char* output = (char*)s->desc.outputs[i].address;
+        int64_t n_bytes;
+        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
+            void* piece = pinned ? pinned : bytes;
+            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
+            if (s->desc.computes_on_host) {
+                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
+                continue;
+            }
+            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
+            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
+                                        is_back, error);
+            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
+        }
+    }
+
+    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
+    return status ? status : freed;
+}
+
+/* Takes host memory for the outputs and fills it. */
+MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error) {
+    int64_t n_bytes = 0;
+    char* saved;
+    memo_status status;
+    for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
+    saved = MEMOB_ARRAY(&s->arrays, char, n_bytes);
+    if (!saved) return memob_no_memory(error, "the outputs of a micro-batch");
+    status = memoi_session_copy_outputs(s, saved, 0, error);
+    if (!status) s->saved = saved;
+    return status;
+}
+
+/* The trainer's own number of all that its update reads; 0: it has none. */
+MEMOI double memoi_session_norm(const memo_session_desc* desc) {
+    return desc->norm ? desc->norm(desc->user) : 0;
+}
+/* Does it still have its value from before runs that are no training? */
+MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
+                                           memo_error* error) {
+    const double now = memoi_session_norm(desc);
+    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
+        "again that they had before; list what else a micro-batch changes and the update "
+        "reads, or let norm be the same for the same bytes",
+        before, now);
+}
+
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
     const memo_session_desc* desc;
@@ -124,14 +184,14 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (status) return status;
     if (is_owned) s->own_plan = plan;
     norm = memoi_session_norm(desc);
-    if (desc->measuring) desc->measuring(desc->user, s, 1);
+    if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (desc->measuring) desc->measuring(desc->user, s, 0);
+    if (desc->verifying) desc->verifying(desc->user, s, 0);
     if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
     memo_session_destroy(v->open);
     v->open = s;

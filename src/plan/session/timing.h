@@ -1,0 +1,614 @@
+#pragma once
+#include "plan/session/times.h"
+/* --- >>session timing ---
+ * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
+ * plan is made.
+ *
+ * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
+ *    only to be timed.
+ * 2  All plans have one block of device memory, in which buffers of the session and what `setup`
+ *    has requested lie first, at the same places.
+ * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
+ * 4  Ranks plan at the same step, by the same times, or not at all.
+ * 5  What fails leaves the first plan as it was. */
+
+/* A copy of a table that lives as long as the session; NULL stays NULL. */
+MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
+    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
+    if (copy) memcpy(copy, table, (size_t)n * size);
+    return copy;
+}
+
+MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
+    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
+}
+
+/* The caller's desc with all that it points to, for plans that come later. */
+MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
+                                         memo_error* error) {
+    memo_session_desc* own = &s->timing.desc;
+    memo_tensor* tensors;
+    *own = *desc;
+    tensors = (memo_tensor*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
+        tensors[t] = desc->tensors[t];
+        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
+    }
+    own->tensors = tensors;
+
+    own->layer_kinds = s->desc.layer_kinds; /* a copy */
+#define MEMOI_TIMING_COPY(field, type, n)                                                          \
+    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
+    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
+    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
+    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
+    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
+    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
+    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
+    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
+    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
+#undef MEMOI_TIMING_COPY
+    s->desc.spill_directory = own->spill_directory;
+    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
+                                   : MEMO_STATUS_OK;
+}
+
+/* The file of a shape's profile; "": none. */
+MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
+    const char* given = desc->profile_path ? desc->profile_path : "";
+    char number[16] = "";
+    if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
+    snprintf(path, 4096, "%.4000s%s", given, number);
+}
+
+/* 1: a shape has a backward, whose times are wanted. */
+MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) {
+    return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
+}
+
+/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
+                                          int* has, memo_error* error) {
+    const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
+    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    int64_t values[2] = {0, !can};
+    memo_status status = MEMO_STATUS_OK;
+    char path[4096];
+    for (int32_t k = 0; k < n && can; k++) {
+        FILE* file;
+        if (!memoi_timing_is_trained(desc, k)) continue;
+        memoi_timing_path(desc, k, path);
+        file = fopen(path, "rb");
+        values[1] |= !file;
+        if (file) fclose(file);
+    }
+    status = memoi_session_agree(desc, status, values, 2, error);
+    *has = !status && !values[1];
+    for (int32_t k = 0; k < n && *has && !status; k++) {
+        memoi_timing_path(desc, k, path);
+        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
+    }
+    return *has ? memoi_session_verdict(desc, status, error) : status;
+}
+
+/* Memory for the spans of all shapes, and the times of copies. */
+MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
+    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_status status = MEMO_STATUS_OK;
+    s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
+    for (int32_t k = 0; k < n; k++)
+        s->parts[k].spans_s =
+            (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
+                                      MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
+    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_measure_copies(s, profiles, error);
+    s->timing.profiles = profiles;
+    return status;
+}
+
+/* --- times --- */
+
+/* Each place of an order is visited by several turns, whose spans have been added. */
+MEMOI void memoi_timing_divide(const memo_session* s) {
+    const memoi_step_plan* own = memoi_session_own(s);
+    for (int32_t step = 0; step < s->n_steps && s->steps->order; step++) {
+        int32_t n_visits = 0, n_last = 0;
+        for (int32_t k = 0; k < own->plan.n_order; k++) {
+            const memo_turn* turn = &own->plan.order[k];
+            n_visits += turn->pass == MEMO_PASS_FORWARD && own->places[k] == step / s->n_turn_steps;
+            n_last += turn->pass == MEMO_PASS_BACKWARD && turn->chunk == own->plan.n_chunks - 1;
+        }
+        for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
+            double* span_s = memoi_session_span(s, step, what);
+            for (int32_t i = 0; i < MEMOI_SESSION_REPETITIONS && span_s; i++)
+                span_s[i] /= (double)memob_max(what == MEMO_PASS_BETWEEN ? n_last : n_visits, 1);
+        }
+    }
+}
+
+/* Seconds of a byte that the update uses; the median of the micro-batches that had one. */
+MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
+    double sums_s[MEMOI_SESSION_REPETITIONS], n_bytes = 0;
+    int32_t n_sums = 0;
+    if (!s->states) return 0;
+    for (int32_t i = 0; i < n; i++) {
+        double sum_s = memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_FIRST)[i] +
+                       memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_LAST)[i];
+        for (int32_t layer = 0; layer < s->desc.n_layers; layer++)
+            sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[i];
+        if (sum_s > 0) sums_s[n_sums++] = sum_s;
+    }
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
+        n_bytes += memob_states_update_bytes(s->states, layer);
+    return n_sums && n_bytes > 0 ? memoi_profile_median(sums_s, n_sums) / n_bytes : 0;
+}
+
+/* The profile of a shape, from its spans. */
+MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* profile) {
+    memoi_session_turn(s, k);
+    s->batch.n_rows = s->steps->layer_rows;
+    s->spans_s = s->part->spans_s;
+    memoi_session_guess(s, profile);
+    profile->update_s_per_byte = memoi_timing_update(s, s->part->n_timed);
+    if (s->timing.host_bytes > 0)
+        profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
+    memoi_timing_divide(s);
+    memoi_session_take_medians(s, s->part->n_timed);
+    if (s->desc.backward_recomputes && s->part->swap) memoi_session_leave_out(s);
+    memoi_session_read_times(s, profile);
+    memoi_session_read_calls(s, profile);
+    s->spans_s = NULL;
+}
+
+/* The profile of a shape that has not trained: another one's times, by rows. */
+MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
+                               memo_profile* profiles) {
+    const memo_swap_desc *swap = &s->parts[k].plan->swap, *other = &s->parts[from].plan->swap;
+    const double ratio = (double)swap->n_rows / (double)other->n_rows;
+    memo_profile* profile = &profiles[k];
+    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->weights_s,
+                               profile->forward_growth_s, profile->backward_growth_s};
+    *profile = profiles[from];
+    profile->n_rows = swap->n_rows;
+    for (int i = 0; i < 5; i++)
+        for (int32_t kind = 0; kind < profile->n_kinds; kind++) times_s[i][kind] *= ratio;
+    profile->between_s *= (double)swap->layer_rows / (double)other->layer_rows;
+}
+
+/* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
+MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+    memo_profile* profiles = s->timing.profiles;
+    const int32_t n = s->desc.n_shapes;
+    int32_t from = 0;
+    memo_status status = MEMO_STATUS_OK;
+    while (untimed[from]) from++;
+    for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
+    for (int32_t k = 0; k < n; k++) {
+        if (untimed[k]) continue;
+        memoi_timing_read_shape(s, k, &profiles[k]);
+        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
+    }
+    for (int32_t k = 0; k < n && !status; k++)
+        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k, from, profiles);
+    s->timing.is_known = !status;
+    return status;
+}
+
+/* A file that cannot be written is no reason to stop. */
+MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
+    char path[4096];
+    memo_error why;
+    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+        if (s->parts[k].plan->shape.is_forward_only) continue;
+        memoi_timing_path(&s->timing.desc, k, path);
+        if (memo_profile_write(&s->timing.profiles[k], path, &why))
+            memoi_session_log(s, "session: the profile is not written: %s", why.message);
+        else
+            memoi_session_log(s, "session: %s times are in %.200s",
+                              untimed[k] ? "estimated" : "measured", path);
+    }
+}
+
+/* --- plans take turns --- */
+
+/* 1: two plans stream, spill and update the same. */
+MEMOI int memoi_timing_streams_alike(const memo_step_plan* a, const memo_step_plan* b) {
+    return a->n_streamed == b->n_streamed && a->n_spilled == b->n_spilled &&
+           a->update_is_on_host == b->update_is_on_host && a->update_at == b->update_at;
+}
+
+/* 1: the plan is the one that is open, but perhaps for its policy. */
+MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan) {
+    memoi_step_plan_line own, found;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        const memo_plan *a = s->parts[k].plan->addresses, *b = plan->addresses;
+        for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+            (void)memoi_step_plan_get_line(plan, i, &found);
+            if (i == 0) found.cells[MEMOI_LINE_POLICY] = own.cells[MEMOI_LINE_POLICY];
+            if (memcmp(own.cells, found.cells, sizeof own.cells) != 0) return 0;
+        }
+        for (int64_t i = 0; i < a->n_buffers; i++)
+            if (a->buffers[i].offset_bytes != b->buffers[i].offset_bytes) return 0;
+    }
+    return 1;
+}
+
+/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
+ * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
+MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
+                                             memob_states* states, int reads, char* bytes,
+                                             int64_t* n_bytes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &resident->layers[layer];
+        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
+        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
+            const int64_t size_bytes = s->states_table[i].size_bytes;
+            if (!(which >> i & 1)) continue;
+            if (bytes)
+                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
+                                               error);
+            at += size_bytes;
+        }
+    }
+    if (n_bytes) *n_bytes = at;
+    return status;
+}
+
+/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
+ * changed on the device return to the host, as another plan will take their places. */
+MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
+                                             memob_states* to, memo_error* error) {
+    enum { PIECE_BYTES = 1 << 20 };
+    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
+    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
+        const memob_states_layer* of = &from->layers[layer];
+        const uint32_t which = of->has & of->streamed & ~from->gradients;
+        for (int32_t i = 0; i < s->desc.n_states; i++) {
+            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
+            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
+                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
+                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
+                if (!status && to)
+                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
+            }
+        }
+    }
+    MEMO_FREE(piece);
+    return status;
+}
+
+/* Ends what belongs to the open plan, but for states and the device's memory. */
+MEMOI void memoi_timing_close(memo_session* s) {
+    memoi_inspector_destroy(s);
+    memoi_session_stop(s);
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
+}
+
+/* Opens a plan in the session's memory. */
+MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_status status;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) s->parts[k].plan = plan;
+    memoi_session_turn(s, 0);
+    status = memoi_session_stream(s, error);
+    if (!status) status = memoi_session_start(s, error);
+    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    return status;
+}
+
+/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
+ * host memory, as both plans have the same bytes there; the others go from one engine to the
+ * other. */
+MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+    memo_step_plan* const before = s->own_plan;
+    memob_states* const states = s->states;
+    const int moves = states && !memoi_timing_streams_alike(before, plan);
+    int64_t n_bytes = 0;
+    char* bytes = NULL;
+    memo_status status = MEMO_STATUS_OK, given;
+
+    if (!s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    if (!status && states) status = memob_states_synchronize(states, error);
+    if (!status && moves) {
+        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
+        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+        if (!bytes)
+            status = memob_no_memory(error, "the states that another plan places elsewhere");
+        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
+        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
+    }
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (status) {
+        MEMO_FREE(bytes);
+        return status;
+    }
+
+    memoi_timing_close(s);
+    if (moves) s->states = NULL;
+    status = memoi_timing_open(s, plan, error);
+    if (moves && !status)
+        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
+    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
+    status = memoi_session_verdict(&s->desc, status, error);
+
+    /* The plan before, if need be. */
+    if (status) {
+        memoi_timing_close(s);
+        if (moves) memob_states_destroy(s->states);
+        s->states = states;
+        given = memoi_timing_open(s, before, NULL);
+        if (moves && !given)
+            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
+        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
+    } else {
+        for (int32_t i = 0; i < 2 && moves; i++)
+            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
+        if (moves) memob_states_destroy(states);
+        memo_step_plan_destroy(before);
+        s->own_plan = plan;
+    }
+    MEMO_FREE(bytes);
+    return status;
+}
+
+/* 1: the budgets have room for the states of both plans at once. */
+MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
+    const memo_step_plan* before = s->own_plan;
+    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
+    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
+    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    if (s->desc.host_memory) return 0;
+    for (; plan; plan = plan->next) {
+        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+        disk_bytes = plan->sizes.spill_bytes;
+        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
+        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
+        if (plan->next) continue;
+        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
+        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    }
+    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
+           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+}
+
+/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
+ * update stay, since both may change bits. */
+MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = s->timing.desc;
+    memo_status status = MEMO_STATUS_OK;
+    own.device_bytes = s->memory_bytes;
+    own.host_bytes = s->desc.host_bytes;
+    own.disk_bytes = s->desc.disk_bytes;
+    own.slice_rows = s->desc.slice_rows;
+    if (own.n_states)
+        own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
+    s->setup = &s->own_setup;
+    *plan = NULL;
+    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+        s->timing.keeps_states = keeps;
+        if (keeps && memoi_timing_may_move(s, *plan)) break;
+        memo_step_plan_destroy(*plan);
+        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+                                           plan, error);
+        if (!status && !memoi_step_plan_fits(*plan))
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+    }
+    return status;
+}
+
+/* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
+ * or if it cannot be opened, the first plan stays. */
+MEMOI void memoi_timing_plan(memo_session* s) {
+    const memo_batch batch = s->batch;
+    memoi_timing* t = &s->timing;
+    int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
+    memo_step_plan* plan = NULL;
+    memo_error why;
+    memo_status status = MEMO_STATUS_OK;
+    int is_same = 0;
+
+    /* Has some shape times on all ranks? */
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
+    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
+    if (!status && n_untimed == s->desc.n_shapes) {
+        t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
+        return;
+    }
+
+    if (!status) status = memoi_timing_read(s, values + 1, &why);
+    if (!status) memoi_timing_write(s, values + 1);
+    if (!status && s->own_setup.has_freed)
+        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
+                                "memo_session_desc.setup: it frees, or requests too much");
+    status = memoi_session_verdict(&s->desc, status, &why);
+
+    /* Updates that are pending belong to the step before.  They end before functions of the trainer
+     * get sessions of dry runs, which some remember. */
+    if (!status) {
+        status = memo_session_flush(s, &why);
+        if (status) s->is_reported = 0; /* the micro-batch fails */
+        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
+        status = memoi_session_verdict(&s->desc, status, &why);
+    }
+    if (!status) status = memoi_timing_make(s, &plan, &why);
+    is_same = !status && memoi_timing_is_open(s, plan);
+    if (is_same) { /* the predicted times are new */
+        memo_step_plan* own = s->own_plan;
+        for (memo_step_plan* p = plan; p; p = p->next, own = own->next) {
+            memo_swap_plan* times = own->times;
+            own->times = p->times;
+            p->times = times;
+            own->policy = p->policy;
+        }
+    }
+
+    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
+    if (status || is_same) memo_step_plan_destroy(plan);
+    if (status)
+        memoi_session_log(s, "session: the first plan stays: %.180s", why.message);
+    else
+        memoi_session_log(s, "session: %s",
+                          is_same ? "the first plan is the fastest that fits"
+                                  : "planned by the times of training steps");
+
+    /* Times are known. */
+    t->plan = NULL;
+    t->is_open = 0;
+    s->spans_s = NULL;
+    memob_arrays_free(&s->arrays);
+    s->layers_s = NULL;
+    s->batch = batch;
+    if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
+}
+
+memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_profile* profile,
+                                     memo_error* error) {
+    if (memob_check_given("memo_session_get_profile", "session", s, error) ||
+        memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    memset(profile, 0, sizeof *profile);
+    if (!s->timing.is_known)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_get_profile: times are not known; %s",
+                              s->timing.plan ? "run more training steps"
+                                             : "set memo_session_desc.timed_steps, or read a file");
+    *profile = s->timing.profiles[shape];
+    return MEMO_STATUS_OK;
+}
+
+/* --- the session opens --- */
+
+/* Opens a plan; n_timed: steps that are timed before another plan takes its place, 0: none. */
+MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
+                                          int32_t n_timed, memo_session** session,
+                                          memo_error* error) {
+    memo_session* s = NULL;
+    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    *session = s; /* functions of the trainer may use it */
+    if (!status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        status = memoi_timing_take_desc(s, desc, error);
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_prepare(s, error);
+    }
+    if (!status) {
+        status = memoi_session_start(s, error);
+        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
+
+    if (status) {
+        memo_session_destroy(s);
+        *session = NULL;
+    }
+    return status;
+}
+
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** session, memo_error* error) {
+    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    status = memob_check_given("memo_session_open", "plan", plan, error);
+    return status ? memoi_session_verdict(desc, status, error)
+                  : memoi_timing_open_first(desc, plan, 0, session, error);
+}
+
+/* A plan that fits, without times: with everything recomputed, or by estimated times. */
+MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
+                                          memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_status status = MEMO_STATUS_OK;
+    *plan = NULL;
+    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
+        status = memo_session_plan(desc, NULL, plan, error);
+        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        memo_step_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
+    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
+    if (!status)
+        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (status || memoi_step_plan_fits(*plan)) return status;
+    memo_step_plan_destroy(*plan);
+    return memo_session_plan(desc, NULL, plan, error);
+}
+
+/* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                memo_error* error) {
+    int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    memo_session_desc first;
+    memo_profile* profiles = NULL;
+    memo_step_plan* plan = NULL;
+    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
+    *session = NULL;
+    if (status) return status;
+    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    is_memo = desc->policy == MEMO_POLICY_MEMO;
+    first = *desc;
+    if (desc->profile_path) {
+        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
+        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
+        status = memoi_session_verdict(desc, status, error);
+        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
+    }
+
+    /* Times are needed only if not everything can be kept. */
+    if (has_files) {
+        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
+    } else {
+        if (is_memo) first.policy = MEMO_POLICY_KEEP;
+        if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+        if (!is_alpha && !status)
+            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                        &plan, error)
+                             : memo_session_plan(&first, NULL, &plan, error);
+        needs_times =
+            is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
+    }
+    if (!status && needs_times) {
+        memo_step_plan_destroy(plan);
+        status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
+                                       : memoi_timing_plan_first(desc, &plan, error);
+    }
+    if (!status)
+        status = memoi_timing_open_first(desc, plan,
+                                         has_files || desc->timed_steps < 0 ? 0
+                                         : desc->timed_steps                ? desc->timed_steps
+                                         : needs_times                      ? 4
+                                                                            : 0,
+                                         session, error);
+
+    /* What a file says is known at once. */
+    if (!status && has_files) {
+        memo_session* s = *session;
+        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.is_known = s->timing.profiles != NULL;
+        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
+            s->timing.profiles[k] = profiles[k];
+    }
+    MEMO_FREE(profiles);
+    if (!status) {
+        (*session)->own_plan = plan;
+        return status;
+    }
+    memo_step_plan_destroy(plan);
+    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+    return status;
+}
