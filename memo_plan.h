@@ -738,9 +738,9 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
-     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
-     * allocated from the device. */
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
+     * memory of the device besides.  Sessions may share the memory: see Memory of the caller in
+     * docs/memory.md.  NULL: allocated from the device. */
     void *device_memory, *host_memory;
 
     /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
@@ -11107,8 +11107,8 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span of a layer the median of its times in n micro-batches, and each other span two: of
- * the even micro-batches, and of the odd ones, which time the recomputation of half of the rows.
+/* Gives each span of a layer the median of its times in n micro-batches, and each other span two:
+ * of the even micro-batches, and of the odd ones, which time recomputation of half of the rows.
  * Layers that are late now and then make the median micro-batch longer than the sum of the layers'
  * medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {

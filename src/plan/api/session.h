@@ -457,9 +457,9 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
-     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
-     * allocated from the device. */
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
+     * memory of the device besides.  Sessions may share the memory: see Memory of the caller in
+     * docs/memory.md.  NULL: allocated from the device. */
     void *device_memory, *host_memory;
 
     /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
