@@ -433,7 +433,7 @@ MEMOI struct timespec memoi_timespec(int64_t time_ns) {
 
 /* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
-    if (MEMOB_TURN(waits())) return;
+    if (MEMOB_TURN(sleeps(time_ns))) return;
     while (memob_now_ns() < time_ns) {
 #if defined(_WIN32)
         const int64_t left_ns = memob_max(time_ns - memob_now_ns(), 0);

@@ -29,7 +29,9 @@
  * The other side has enqueued the wait before the event is recorded again. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-#define MEMOI_THREADS_NAP_NS   10000000
+#ifndef MEMOI_THREADS_NAP_NS
+#define MEMOI_THREADS_NAP_NS 10000000
+#endif
 #define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
 
 typedef struct memoi_message {

@@ -2,6 +2,12 @@
  * the engine; profiles and their file. */
 #include "scarce.h"
 
+/* Counts the tables that are tried: memoi_rows_try asserts once for each. */
+static long long n_tried;
+#undef MEMO_ASSERT
+#define MEMO_ASSERT(condition)                                                                     \
+    (n_tried += !__builtin_strcmp(__func__, "memoi_rows_try"), assert(condition))
+
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -489,23 +495,6 @@ TEST(climbing_finds_little_more) {
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
-/* Processor time, so that other programs do not matter. */
-static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
-
-/* The largest slowdown by sanitizers or valgrind. */
-static double slowness(void) {
-#if defined(MEMO_TEST_VALGRIND)
-    return 200;
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 20;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    return 20;
-#endif
-#endif
-    return 1;
-}
-
 /* Large stacks, long sequences, little memory; times in seconds, or in a unit of which they are
  * many.  Planning is fast, and the plan fits and is better than any alpha.  Bounds are of tables
  * with the same rows in each layer, by a mixed-integer program; or of tables found by hand that
@@ -543,7 +532,7 @@ TEST(large_stacks_are_planned_quickly) {
     double unit_1_s = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += i < 9 && !memo_test_all() ? 3 : 1) {
         problem p;
-        const double unit = cases[i].unit, begin_s = seconds();
+        const double unit = cases[i].unit;
         gpt_problem(&p, cases[i].n_layers, (int64_t)cases[i].n_krows << 10);
         for (size_t t = 0; t < GPT_TENSORS; t++) p.recompute_s_per_row[t] *= unit;
         p.times.forward_s *= unit;
@@ -557,20 +546,22 @@ TEST(large_stacks_are_planned_quickly) {
         p.desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
         p.desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
         p.desc.spill_bytes = (int64_t)(cases[i].spill_gib * (1 << 30));
+        n_tried = 0;
         own_swap_plan* plan = swap_plan_of(&p.desc);
         if (!plan) continue;
-        const double took_s = seconds() - begin_s, step_s = plan->step_s / unit;
+        const double step_s = plan->step_s / unit;
         printf("# %d layers, %dK rows, %g, %g and %g GiB: step %.8g s, by alpha %.4g: %.8g s, "
-               "bound %.8g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f file %.1f "
+               "bound %.8g s, stall %.3g s, %lld tables tried\n#   device %.1f host %.1f file %.1f "
                "GiB, %d layers spilled, %s\n",
                cases[i].n_layers, cases[i].n_krows, cases[i].device_gib, cases[i].host_gib,
                cases[i].spill_gib, step_s, plan->alpha, plan->alpha_step_s / unit, cases[i].bound_s,
-               plan->stall_s / unit, took_s, (double)plan->device_bytes / (1 << 30),
+               plan->stall_s / unit, n_tried, (double)plan->device_bytes / (1 << 30),
                (double)plan->host_bytes / (1 << 30), (double)plan->spill_bytes / (1 << 30),
                (int)plan->n_spilled_layers, plan->reason);
         CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
         CHECK_CASE(step_s <= cases[i].bound_s * cases[i].over, "case %d: %.12g", (int)i, step_s);
-        CHECK_CASE(took_s < 10 * slowness(), "case %d: %g s", (int)i, took_s);
+        CHECK_CASE(n_tried > 0 && n_tried * cases[i].n_layers <= 5000000, "case %d: %lld tables",
+                   (int)i, n_tried);
         if (i == 19)
             CHECK_CASE(fabs(unit_1_s / step_s - 1) < 1e-4, "%.12g, %.12g", unit_1_s, step_s);
         unit_1_s = step_s;
@@ -639,14 +630,13 @@ TEST(many_slices_are_planned_quickly) {
     desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = all_bytes / all_s / 2;
     desc.device_bytes = (int64_t)(15 * all_bytes);
     desc.host_bytes = (int64_t)(0.3 * all_bytes * swap.n_layers);
-    double begin_s = seconds();
+    n_tried = 0;
     own_swap_plan* plan = swap_plan_of(&desc);
-    begin_s = seconds() - begin_s;
     if (!plan) return;
-    printf("# step %.6g s, by alpha %.6g, computation %.6g, planned in %.3g s, %s\n", plan->step_s,
-           plan->alpha_step_s, 3.6 * all_s * swap.n_layers, begin_s, plan->reason);
+    printf("# step %.6g s, by alpha %.6g, computation %.6g, %lld tables tried, %s\n", plan->step_s,
+           plan->alpha_step_s, 3.6 * all_s * swap.n_layers, n_tried, plan->reason);
     CHECK(plan->step_s < 0.98 * plan->alpha_step_s);
-    CHECK_CASE(begin_s < 3 * slowness(), "%g s", begin_s);
+    CHECK_CASE(n_tried > 0 && n_tried <= 4000, "%lld tables", n_tried);
 }
 
 /* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */

@@ -28,7 +28,7 @@
  *                                                groups_of_random_messages_arrive,
  *                                                splits_make_the_right_groups_which_work_at_once
  *   12 no overlap                                the_ring_s_schedule_overlaps; test_comm:
- *                                                links_take_their_time_and_no_processor;
+ *                                                links_take_their_time;
  *                                                cuda/nccl_blocks: priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact,

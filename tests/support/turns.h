@@ -5,7 +5,8 @@
  * before it runs one: the points that MEMOB_TURN marks in memo.h.  Then any living thread comes
  * next.  The seed also draws which threads come seldom, as a race may need one that is far behind.
  * Nobody sleeps, so that waiting takes turns, not time.  The same seed gives the same order of all
- * operations. */
+ * operations.  turns_state.tick_ns gives these threads a clock that counts turns: a sleep then takes
+ * the turns of its time, and the same seed measures the same times. */
 #ifndef TURNS_H
 #define TURNS_H
 
@@ -13,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define MEMOB_TURN(event) turn_##event
 
@@ -23,6 +25,7 @@ static struct {
     pthread_t threads[TURNS_MAX];
     int is_alive[TURNS_MAX], shift[TURNS_MAX], n, n_known, now;
     int64_t n_turns; /* since turns_begin */
+    int64_t tick_ns; /* of a turn; 0: the real clock, and a sleep takes one turn */
     uint64_t seed, random;
     int is_on;
 } turns_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .created = PTHREAD_COND_INITIALIZER};
@@ -63,6 +66,24 @@ static int turn_waits(void) {
     turns_await(turn_me);
     pthread_mutex_unlock(&turns_state.lock);
     return 1;
+}
+
+/* The clock of the calling thread. */
+static int turns_clock(clockid_t clock, struct timespec* time) {
+    const int64_t now_ns = 1000000000 + turns_state.n_turns * turns_state.tick_ns;
+    if (!turns_state.is_on || turn_me < 0 || !turns_state.tick_ns)
+        return clock_gettime(clock, time);
+    time->tv_sec = (time_t)(now_ns / 1000000000);
+    time->tv_nsec = (long)(now_ns % 1000000000);
+    return 0;
+}
+#define clock_gettime turns_clock
+static int turn_sleeps(int64_t until_ns) {
+    int takes_turns = turn_waits();
+    while (takes_turns && turns_state.tick_ns &&
+           1000000000 + turns_state.n_turns * turns_state.tick_ns < until_ns)
+        (void)turn_waits();
+    return takes_turns;
 }
 
 /* In a new thread, which waits for its turn; its creator waits until it is there. */

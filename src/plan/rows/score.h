@@ -77,6 +77,7 @@ MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_sco
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
     memoi_rows_score_trial(p);
+    MEMO_ASSERT(p->trial.score.step_s >= 0 || p->trial.score.excess_bytes > 0);
     if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
     memoi_rows_copy(p, &p->trial, &p->best);
     return 1;
