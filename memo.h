@@ -1200,6 +1200,13 @@ typedef struct memo_state {
 } memo_state;
 #define MEMO_STATES_MAX 32
 
+/* When states are updated. */
+typedef enum memo_update_at {
+    MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */
+    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
+    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+} memo_update_at;
+
 #ifdef __cplusplus
 }
 #endif
@@ -1237,7 +1244,7 @@ typedef struct memo_state {
  *     >>list                 the visits of a step
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
- *     >>clock                seconds of a step
+ *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
@@ -6426,13 +6433,6 @@ typedef enum memob_order {
     MEMOB_ORDER_TURNS        /* as listed in turns */
 } memob_order;
 
-typedef enum memob_update_at {
-    MEMOB_UPDATE_NONE = 0,
-    MEMOB_UPDATE_PASS,    /* behind all other visits */
-    MEMOB_UPDATE_FUSED,   /* behind the last BACKWARD or WEIGHTS of the layer */
-    MEMOB_UPDATE_DEFERRED /* before the first FORWARD of the layer, in the next list */
-} memob_update_at;
-
 /* Zero means the default. */
 typedef struct memob_list_desc {
     int32_t n_layers;                  /* at least 1 */
@@ -6440,7 +6440,7 @@ typedef struct memob_list_desc {
     int32_t has_ends;                  /* FIRST and LAST are visited */
     int32_t is_forward_only;
     int32_t order;  /* memob_order */
-    int32_t update; /* memob_update_at */
+    int32_t update; /* memo_update_at; 0: none */
     const memob_turn* turns;
     int32_t n_turns, n_chunks; /* 0 chunks: 1; a divisor of n_layers */
 } memob_list_desc;
@@ -6555,21 +6555,21 @@ MEMOI void memoi_list_place_updates(memob_list* list, const memob_visit* visits,
     const int32_t at = list->desc.update, n_layers = list->desc.n_layers;
     for (int32_t k = 0; k < n; k++)
         n_left[visits[k].layer + 1] +=
-            (visits[k].pass == MEMOB_FORWARD) == (at == MEMOB_UPDATE_DEFERRED);
+            (visits[k].pass == MEMOB_FORWARD) == (at == MEMO_UPDATE_DEFERRED);
     for (int32_t k = 0; k < n; k++) {
         const memob_visit* v = &visits[k];
         int32_t* left = &n_left[v->layer + 1];
         const int is_forward = v->pass == MEMOB_FORWARD;
-        if (at == MEMOB_UPDATE_DEFERRED && is_forward && *left) {
+        if (at == MEMO_UPDATE_DEFERRED && is_forward && *left) {
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 1);
             *left = 0;
         }
         memoi_list_add(list, v->pass, v->layer, v->slice, v->micro_batch, 0);
-        MEMO_ASSERT(at != MEMOB_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
-        if (at == MEMOB_UPDATE_FUSED && !is_forward && --*left == 0)
+        MEMO_ASSERT(at != MEMO_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
+        if (at == MEMO_UPDATE_FUSED && !is_forward && --*left == 0)
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 0);
     }
-    for (int32_t l = -1; l <= n_layers && at == MEMOB_UPDATE_PASS; l++)
+    for (int32_t l = -1; l <= n_layers && at == MEMO_UPDATE_PASS; l++)
         if (n_left[l + 1]) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0, 0);
     MEMO_ASSERT(list->n_visits <= n + n_layers + 2); /* 4 */
 }
@@ -7902,233 +7902,81 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
 }
 
 /* ---- >>clock ------------------------------------------------------------------------------------
- * Knows: how long operations take, and when they begin.  Knows nothing of memory.
+ * Knows: until when streams are busy, and when the latest uses of bytes end.  Knows nothing of
+ * what operations do, and of how long they take.
  *
- * A sink of the law: the seconds of a step, for predictions and for the planner.  An operation
- * begins when its stream and its waits are done.
+ * The planner's sink of laws: every prediction is a walk on this clock.  An operation begins when
+ * its stream is free, and when the operations before have ended that touch its bytes, if either
+ * writes.  Waits that follow from others change no time, so nobody looks for them.
  *
- * 1. Streams run their operations one after the other; streams run beside each other.
- * 2. Copies to the host and to the device may share a limit.  The copy that is enqueued later then
- *    has what the earlier copies of the other direction leave of it.
- * 3. Computation takes longer for each byte that is copied meanwhile. */
+ * 1. What is enqueued has its end at once, which nothing changes that comes later.
+ * 2. Time never goes back: not that of a stream, and not that of bytes. */
 
-/* Zero means no time. */
-typedef struct memob_costs {
-    const double* visit_s; /* (n_visits) */
-    const double* make_s;  /* (n_items): to make an item again; NULL: 0 */
-    double copy_s;         /* of each copy, in addition to the bytes */
-    double file_s;         /* of each read and write of the file, likewise */
-    double to_host_bytes_per_s, to_device_bytes_per_s;
-    double both_bytes_per_s; /* most of both directions together; 0: no limit */
-    double to_file_bytes_per_s, from_file_bytes_per_s;
-    double slowdown_s_per_byte[2]; /* of computation, for bytes to the host, to the device */
-    /* Called for each operation in the order of enqueueing; may be NULL. */
-    void (*see)(void* user, const memob_op* op, double begin_s, double end_s);
-    void* user;
-} memob_costs;
+/* Start from all zero. */
+typedef struct memob_clock {
+    double time_s[MEMOB_N_STREAMS]; /* until then the stream is busy, or waits */
+    double stall_s;                 /* computation has waited for so long */
+    double late_s; /* how much later operations begin than computation enqueues them, summed */
+} memob_clock;
 
-/* Of a step that follows other steps. */
-typedef struct memob_step_times {
-    double step_s;  /* from its end to the end of the next */
-    double first_s; /* of the first list */
-    double compute_s;
-    double stall_s[MEMOB_N_STREAMS]; /* computation waits for this stream */
-    double busy_s[MEMOB_N_STREAMS];
-    int64_t n_bytes[5]; /* by memob_op_kind: bytes that travel */
-} memob_step_times;
+/* Bytes of a law. */
+typedef struct memob_clock_cell {
+    double used_s, wrote_s;
+} memob_clock_cell;
 
-typedef struct memoi_clock_span {
-    double begin_s, end_s;
-    double bytes_per_s;
-} memoi_clock_span;
-
-typedef struct memoi_clock {
-    const memob_law* law;
-    const memob_costs* costs;
-    memob_waits waits;
-    memoi_clock_span* spans[MEMOB_N_STREAMS]; /* of operation k: at k & waits.mask */
-    double now_s[MEMOB_N_STREAMS];
-    memob_step_times times;
-    memob_arrays arrays;
-} memoi_clock;
-
-/* The earliest kept span of a stream that ends after time_s. */
-MEMOI int64_t memoi_clock_first_after(const memoi_clock* c, int32_t stream, double time_s) {
-    const int64_t mask = c->waits.mask[stream];
-    int64_t k = c->waits.n[stream];
-    while (k > 0 && k + mask > c->waits.n[stream] && c->spans[stream][k & mask].end_s > time_s) k--;
-    return k + 1;
+/* A stream waits until then. */
+MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
+    if (time_s <= c->time_s[stream]) return;
+    if (stream == MEMOB_STREAM_COMPUTE) c->stall_s += time_s - c->time_s[stream];
+    c->time_s[stream] = time_s;
 }
 
-/* Seconds of [begin_s, end_s) in which a stream works. */
-MEMOI double memoi_clock_overlap(const memoi_clock* c, int32_t stream, double begin_s,
-                                 double end_s) {
-    double sum_s = 0;
-    for (int64_t k = memoi_clock_first_after(c, stream, begin_s); k <= c->waits.n[stream]; k++) {
-        const memoi_clock_span* span = &c->spans[stream][k & c->waits.mask[stream]];
-        const double from_s = span->begin_s > begin_s ? span->begin_s : begin_s;
-        const double to_s = span->end_s < end_s ? span->end_s : end_s;
-        if (to_s > from_s) sum_s += to_s - from_s;
-    }
-    return sum_s;
+/* A stream waits for all that another was given. */
+MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
+    memoi_clock_wait(c, stream, c->time_s[other]);
 }
 
-/* When bytes have crossed the link, from begin_s on, beside what is on its way in the other
- * direction. */
-MEMOI double memoi_clock_cross(const memoi_clock* c, int32_t stream, double begin_s,
-                               double n_bytes) {
-    const int32_t other =
-        stream == MEMOB_STREAM_TO_HOST ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST;
-    const double rate = stream == MEMOB_STREAM_TO_HOST ? c->costs->to_host_bytes_per_s
-                                                       : c->costs->to_device_bytes_per_s;
-    const double limit = c->costs->both_bytes_per_s;
-    if (rate <= 0) return begin_s;
-    for (int64_t k = limit > 0 ? memoi_clock_first_after(c, other, begin_s) : INT64_MAX;
-         k <= c->waits.n[other]; k++) {
-        const memoi_clock_span* span = &c->spans[other][k & c->waits.mask[other]];
-        double left = limit - span->bytes_per_s, done;
-        if (left > rate || span->bytes_per_s <= 0) left = rate;
-        if (left < limit / 4) left = limit / 4; /* nobody starves */
-
-        /* Alone until the other copy begins, then beside it. */
-        if (span->begin_s > begin_s) {
-            done = (span->begin_s - begin_s) * rate;
-            if (done >= n_bytes) break;
-            n_bytes -= done;
-            begin_s = span->begin_s;
-        }
-        done = (span->end_s - begin_s) * left;
-        if (done >= n_bytes) return begin_s + n_bytes / left;
-        n_bytes -= done;
-        begin_s = span->end_s;
-    }
-    return begin_s + n_bytes / rate;
+/* Every stream waits for all that the others were given. */
+MEMOI void memoi_clock_join(memob_clock* c) {
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
 }
 
-MEMOI double memoi_clock_file(double bytes_per_s, int64_t n_bytes) {
-    return bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0;
+/* A stream is busy for so long. */
+MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
+    MEMO_ASSERT(span_s >= 0); /* 2 */
+    c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
+    c->time_s[stream] += span_s;
 }
 
-/* When an operation that begins at begin_s ends. */
-MEMOI double memoi_clock_end(memoi_clock* c, const memob_op* op, double begin_s) {
-    const memob_costs* costs = c->costs;
-    double span_s;
-    switch (op->kind) {
-    case MEMOB_OP_STORE:
-    case MEMOB_OP_LOAD:
-        return memoi_clock_cross(c, op->stream, begin_s + costs->copy_s * op->n_parts,
-                                 (double)op->n_bytes);
-    case MEMOB_OP_WRITE:
-        return begin_s + costs->file_s * op->n_parts +
-               memoi_clock_file(costs->to_file_bytes_per_s, op->n_bytes);
-    case MEMOB_OP_READ:
-        return begin_s + costs->file_s * op->n_parts +
-               memoi_clock_file(costs->from_file_bytes_per_s, op->n_bytes);
-    default: break;
+/* An operation of a law waits for those before. */
+MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, const memob_law* law,
+                             const memob_op* op) {
+    const int32_t* touches = law->touches + op->first_touch;
+    double need_s = 0;
+    for (int32_t k = 0; k < op->n_touches; k++) {
+        const memob_clock_cell* cell = &cells[touches[k] >> 1];
+        const double before_s = touches[k] & 1 ? cell->used_s : cell->wrote_s;
+        if (before_s > need_s) need_s = before_s;
     }
-
-    span_s = costs->visit_s[op->visit];
-    for (int32_t k = 0; k < op->n_parts && costs->make_s; k++)
-        span_s += costs->make_s[c->law->parts[op->first_part + k].item];
-    if (op->stream != MEMOB_STREAM_COMPUTE) return begin_s + span_s;
-    for (int32_t k = 0; k < 2; k++) {
-        const double rate = k ? costs->to_device_bytes_per_s : costs->to_host_bytes_per_s;
-        if (costs->slowdown_s_per_byte[k] > 0 && rate > 0)
-            span_s += costs->slowdown_s_per_byte[k] * rate *
-                      memoi_clock_overlap(c, k ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST,
-                                          begin_s, begin_s + span_s);
-    }
-    return begin_s + span_s;
+    memoi_clock_wait(c, op->stream, need_s);
 }
 
-MEMOI void memoi_clock_add(memoi_clock* c, int32_t number, int is_counted) {
-    const memob_op* op = &c->law->ops[number];
-    const int32_t stream = op->stream;
-    memob_step_times* times = &c->times;
-    memob_numbers wait;
-    memoi_clock_span* span;
-    const int64_t k = memob_law_add(c->law, &c->waits, number, &wait);
-    double begin_s = c->now_s[stream], end_s;
-    int32_t last = -1;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        const double done_s = wait.of[s] ? c->spans[s][wait.of[s] & c->waits.mask[s]].end_s : 0;
-        if (done_s <= begin_s) continue;
-        begin_s = done_s;
-        last = s;
+/* Its stream has done it. */
+MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const memob_law* law,
+                           const memob_op* op) {
+    const int32_t* touches = law->touches + op->first_touch;
+    const double end_s = c->time_s[op->stream];
+    for (int32_t k = 0; k < op->n_touches; k++) {
+        memob_clock_cell* cell = &cells[touches[k] >> 1];
+        if (end_s > cell->used_s) cell->used_s = end_s;
+        if ((touches[k] & 1) && end_s > cell->wrote_s) cell->wrote_s = end_s;
     }
-
-    /* Its own span is not yet among those of its stream. */
-    span = &c->spans[stream][k & c->waits.mask[stream]];
-    span->begin_s = span->end_s = begin_s;
-    end_s = memoi_clock_end(c, op, begin_s);
-    span->end_s = end_s;
-    span->bytes_per_s = end_s > begin_s ? (double)op->n_bytes / (end_s - begin_s) : 0;
-    if (c->costs->see) c->costs->see(c->costs->user, op, begin_s, end_s);
-    if (is_counted) {
-        if (stream == MEMOB_STREAM_COMPUTE) {
-            times->compute_s += end_s - begin_s;
-            if (last >= 0) times->stall_s[last] += begin_s - c->now_s[stream];
-        }
-        times->busy_s[stream] += end_s - begin_s;
-        if (op->kind != MEMOB_OP_VISIT) times->n_bytes[op->kind] += op->n_bytes;
-    }
-    c->now_s[stream] = end_s;
-}
-
-/* The end of computation in a list. */
-MEMOI double memoi_clock_list(memoi_clock* c, int32_t list, int is_counted) {
-    for (int32_t k = c->law->begin[list]; k < c->law->begin[list + 1]; k++)
-        memoi_clock_add(c, k, is_counted);
-    return c->now_s[MEMOB_STREAM_COMPUTE];
-}
-
-#define MEMOI_CLOCK_REPEATS 8
-
-/* Walks all lists, then repeats the last one until its seconds repeat.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_clock_run(const memob_law* law, const memob_costs* costs,
-                                  memob_step_times* times, memo_error* error) {
-    memoi_clock c;
-    double end_s = 0, before_s = -1;
-    memo_status status;
-    memset(&c, 0, sizeof c);
-    c.law = law;
-    c.costs = costs;
-    status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++)
-        c.spans[s] = MEMOB_ARRAY(&c.arrays, memoi_clock_span, c.waits.mask[s] + 1);
-    if (!status && c.arrays.failed) status = memob_no_memory(error, "the clock of a step");
-
-    for (int32_t k = 0; !status && k < law->n_lists - 1; k++) {
-        end_s = memoi_clock_list(&c, k, 0);
-        if (!k) c.times.first_s = end_s;
-    }
-    for (int32_t k = 0; !status && k < MEMOI_CLOCK_REPEATS; k++) {
-        const double first_s = c.times.first_s;
-        double now_s;
-        memset(&c.times, 0, sizeof c.times);
-        c.times.first_s = first_s;
-        now_s = memoi_clock_list(&c, law->n_lists - 1, 1);
-        c.times.step_s = now_s - end_s;
-        if (!k && law->n_lists == 1) c.times.first_s = now_s;
-        if (k > 1 && fabs(c.times.step_s - before_s) <= 1e-9 * c.times.step_s) break;
-        before_s = c.times.step_s;
-        end_s = now_s;
-    }
-    *times = c.times;
-    memob_arrays_free(&c.arrays);
-    memob_waits_free(&c.waits);
-    return status;
-}
-
-/* Seconds of a step of n micro-batches one after the other, from those of 1, 2 and 3: what a step
- * begins and ends with, and a middle that repeats. */
-MEMOI double memoi_clock_extend(const double* steps_s, int32_t n) {
-    return n <= 3 ? steps_s[n - 1] : steps_s[2] + (n - 3) * (steps_s[2] - steps_s[1]);
 }
 
 /* ---- >>sink -------------------------------------------------------------------------------------
- * Knows: how operations of a law wait for each other on a device.  Knows nothing of what they move.
+ * Knows: how operations of a law wait for each other, on a device or on a clock.  Knows nothing of
+ * what they move.
  *
  * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what
  * was enqueued, so they are right in every order.
@@ -8142,6 +7990,9 @@ typedef struct memob_sink {
     memob_records records;
     int32_t first_event[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
+    /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
+    memob_clock* clock;
+    memob_clock_cell* cells; /* (law.n_cells) */
 } memob_sink;
 
 /* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
@@ -8186,9 +8037,36 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
+/* Operation k begins, when those before are over for which it waits.  Returns its number. */
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
+    const memob_op* op = &sink->law.ops[k];
+    memob_numbers wait;
+    int64_t number = 0;
+    if (sink->clock) {
+        memob_clock_begin(sink->clock, sink->cells, &sink->law, op);
+        return number;
+    }
+    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
+    return number;
+}
+
+/* All of it is enqueued, and others will wait for it. */
+MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
+    const memob_op* op = &sink->law.ops[k];
+    if (sink->clock)
+        memob_clock_end(sink->clock, sink->cells, &sink->law, op);
+    else
+        (void)memoi_sink_record(sink, op->stream, number);
+}
+
 /* A stream waits for all that the trainer has given another. */
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (sink->clock) {
+        memoi_clock_follow(sink->clock, stream, other);
+        return;
+    }
     if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
     wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
     memoi_sink_wait(sink, stream, &wait);
@@ -8198,6 +8076,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
 MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;
     int32_t events[MEMOB_N_STREAMS];
+    if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
         const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
         events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
@@ -8207,7 +8086,18 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, sink->first_event[other] + events[other]);
     if (e->status) return;
-    memoi_waits_join(&sink->waits);
+    if (!sink->clock) memoi_waits_join(&sink->waits);
+    sink->has_failed = 0;
+}
+
+/* As if nothing had been enqueued: all of it is over. */
+MEMOI void memoi_sink_reset(memob_sink* sink) {
+    if (sink->clock) {
+        memset(sink->cells, 0, (size_t)sink->law.n_cells * sizeof *sink->cells);
+        return;
+    }
+    memoi_waits_reset(&sink->waits);
+    memset(sink->records.n, 0, sizeof sink->records.n);
     sink->has_failed = 0;
 }
 
@@ -10017,16 +9907,14 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_co
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    memob_numbers wait;
     int64_t number;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
-    number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
-    memoi_sink_wait(&swap->sink, op->stream, &wait);
+    number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
+    if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -10205,7 +10093,7 @@ typedef struct memob_states_desc {
     const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
-    int32_t update_at; /* memob_update_at; NONE: PASS.  On the host DEFERRED is PASS, too */
+    int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
      * on a thread of the device, by launch_host on the file's stream.  All states that the update
@@ -10441,8 +10329,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->update_at = desc->update_at;
-    if (desc->update_host && desc->update_at == MEMOB_UPDATE_DEFERRED)
-        states->update_at = MEMOB_UPDATE_PASS;
+    if (desc->update_host && desc->update_at == MEMO_UPDATE_DEFERRED)
+        states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
         MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
@@ -10533,8 +10421,8 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
 MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
     const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
     const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
-    const int is_fused = update_at == MEMOB_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMOB_UPDATE_DEFERRED;
+    const int is_fused = update_at == MEMO_UPDATE_FUSED;
+    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
     switch (list) {
     case MEMOB_STATES_NOTHING: return 0;
     case MEMOB_STATES_FORWARD:
@@ -10617,7 +10505,7 @@ MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMOB_UPDATE_DEFERRED)
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
             memoi_states_add_update(states, l, deferred, 1);
         memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
         memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
@@ -10638,7 +10526,7 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
-        if (states->update_at != MEMOB_UPDATE_FUSED || l == last) continue;
+        if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
         if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
         memoi_states_add_update(states, l, fused, 0);
     }
@@ -10785,8 +10673,12 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status)
-        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
+    if (status) return status;
+    if (sink->clock) {
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+        return sink->cells ? MEMO_STATUS_OK : memob_no_memory(error, "the clock of states");
+    }
+    status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
     if (status) return status;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
     memoi_sink_count_events(sink, n_streams);
@@ -10812,7 +10704,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, !sizes->host_bytes ? 0 : launches ? 4 : 3, error);
+    status = memob_states_prepare(states, launches ? 4 : sizes->host_bytes ? 3 : 0, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -10918,18 +10810,16 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    memob_numbers wait;
     int64_t number;
     int32_t n_moves = 0;
     for (int32_t i = 0; i < op->n_parts; i++)
         n_moves += memoi_states_moves(states, op->kind, parts[i].item);
     if (sink->engine.status || !n_moves) return;
-    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
-    memoi_sink_wait(sink, op->stream, &wait);
+    number = memoi_sink_begin(sink, k);
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    (void)memoi_sink_record(sink, op->stream, number);
+    memoi_sink_end(sink, k, number);
 }
 
 /* The copies up to the next visit. */
@@ -11007,7 +10897,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) (void)memoi_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -11043,7 +10933,6 @@ MEMOI void memoi_states_open(memob_states* states) {
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
-    memob_numbers wait;
 
     /* What the visit writes is there from now on. */
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
@@ -11059,8 +10948,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
-    memoi_sink_wait(sink, op->stream, &wait);
+    states->number = memoi_sink_begin(sink, states->op);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -11115,7 +11003,7 @@ MEMOI int memob_states_is_open(const memob_states* states) {
 
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
-    MEMO_ASSERT(states->update_at == MEMOB_UPDATE_DEFERRED && !states->is_pending && !states->list);
+    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending && !states->list);
     states->is_due = 0;
     states->is_pending = 1;
 }
@@ -11128,7 +11016,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
-    const int is_fused = is_last && states->update_at == MEMOB_UPDATE_FUSED;
+    const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
     const int32_t backward = is_fused  ? is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED
                              : is_more ? MEMOB_STATES_MORE_BACKWARD
                                        : MEMOB_STATES_BACKWARD;
@@ -11224,13 +11112,10 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 
 /* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */
 MEMOI void memob_states_reset(memob_states* states) {
-    memob_sink* sink = &states->sink;
     states->n_unseen = states->is_pending = 0;
     (void)memob_states_abandon(states, NULL);
     for (int32_t i = 0; i < states->n_layers * states->n_states; i++) memoi_states_drop(states, i);
-    memoi_waits_reset(&sink->waits);
-    memset(sink->records.n, 0, sizeof sink->records.n);
-    sink->has_failed = 0;
+    memoi_sink_reset(&states->sink);
 }
 
 /* --- both engines --- */
@@ -11290,7 +11175,7 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
 
 /* The update after the last micro-batch of a step. */
 MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
-    if (states && states->update_at == MEMOB_UPDATE_DEFERRED) memob_states_defer(states);
+    if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
     if (!states || !memob_states_is_due(states)) return;
     for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
         w->layer(w->user, MEMOB_UPDATE, layer, 0);

@@ -1859,7 +1859,7 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
         for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
+                group->words[k] = memob_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
@@ -1869,8 +1869,8 @@ MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo
 /* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memoi_f32_from_bits(pair << 16);
-        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memob_f32_from_bits(pair << 16);
+        to[1] = memob_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -1894,7 +1894,7 @@ MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
 MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
     if (type == MEMO_TYPE_F32) {
         MEMO_ROW_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memob_f32_from_bits(group->words[k]);
     } else {
         MEMO_ROW_UNROLL
         for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
@@ -1909,7 +1909,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     MEMO_ROW_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) {
         if (is_f32)
-            group.words[k] = memoi_f32_bits(from[k]);
+            group.words[k] = memob_f32_bits(from[k]);
         else if (k % 2)
             group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
     }
@@ -2230,7 +2230,7 @@ MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type ty
     MEMO_ROW_UNROLL
     for (int k = 0; k < 4; k++) {
         if (type == MEMO_TYPE_F32)
-            x[k] = memoi_f32_from_bits(words[k]);
+            x[k] = memob_f32_from_bits(words[k]);
         else
             memoi_pair_widen(x + 2 * k, words[k], type);
     }
@@ -2328,7 +2328,7 @@ MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, cha
                 x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
             MEMO_ROW_UNROLL
             for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memoi_f32_bits(x[k])
+                group.words[k] = type == MEMO_TYPE_F32 ? memob_f32_bits(x[k])
                                                        : memoi_pair_narrow(x + 2 * k, type);
             memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
         }

@@ -554,12 +554,7 @@ typedef enum memo_update {
     MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
 } memo_update;
 
-/* When they are updated. */
-typedef enum memo_update_at {
-    MEMO_UPDATE_PASS = 1, /* in memo_session_update */
-    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
-    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
-} memo_update_at;
+/* When a trainer lets memo update them, see memo_update_at. */
 enum {
     MEMO_MAY_DEFER = 1,
     MEMO_MAY_FUSE = 2,
@@ -1025,30 +1020,19 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * memo.h, and the rooms above it.
  *
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
- *     >>problem                a plan in units of size and sections of time
+ *     >>problem                a plan in units of size and sections of time; the planner in a page
  *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
  *     >>holds                  pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
- *     >>unplaced               the first item in order within an interval of sections
- *     >>greedy                 engine: orders of items
- *     >>lowest offset          the item that can lie lowest comes next
- *     >>sweep                  items in order of time, from the fullest section both ways
- *     >>greedy runs            one order after the other
  *     >>pack doors             where extras/memo_pack.h adds
+ *     >>greedy                 engine: the item that can lie lowest comes next
  *     >>exact search           engine: is there a plan within a capacity?
- *     >>search state           what a node knows, and how it is undone
- *     >>pruning                bounds of a section's items; failures that are remembered
- *     >>branching              which item is first among its neighbors
- *     >>smallest peak          runs of the search, one capacity after the other
  *     >>full sections          engine: the items that live there come first, others around them
  *     >>ejections              engine: items above a capacity take the places of others
  *     >>mixed-integer program  engine: the paper's, by lp_solve
  *     >>bi-level               engine: layers once, then what joins them
- *     >>marked windows         windows of layers from marks
- *     >>groups and kinds       buffers of a window; groups that are alike
- *     >>two levels             the inner plans and the outer one
  *     >>loop                   which engine comes next: rounds of work that doubles
  *     >>plan solve             memo_plan_solve
  *   2 profile
@@ -1343,7 +1327,10 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
- * Knows nothing of how items are planned. */
+ * Knows nothing of how items are planned.
+ *
+ * 1. A size is a multiple of the step, and more than its spare room.
+ * 2. An alignment that the step does not guarantee is a multiple of the step. */
 
 /* How a problem may be made simpler, in bits. */
 enum {
@@ -1351,60 +1338,52 @@ enum {
     MEMOI_ROUNDED = 2    /* spare room counts in the peak */
 };
 
-/* The problem without holds. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                       memo_error* error) {
-    const int is_stretched = simpler & MEMOI_STRETCHED;
-    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0, least = INT64_MAX;
-    memset(problem, 0, sizeof *problem);
-    problem->is_stretched = is_stretched;
-    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
-    problem->ranges =
-        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-    if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
+/* Adds a range to the item that is being made, unless the range is empty. */
+MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
+    if (end <= begin) return;
+    problem->ranges[problem->n_ranges].begin = begin;
+    problem->ranges[problem->n_ranges++].end = end;
+}
 
-    /* An item has a range between each two gaps.  Empty buffers need no place, so no item is made
-     * of them. */
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        memoi_item* item = &problem->items[problem->n_items];
-        int64_t time = buffer->begin, end = buffer->end;
-        memset(item, 0, sizeof *item);
-        item->first_range = problem->n_ranges;
-        for (; is_stretched && hold < plan->n_holds && plan->holds[hold].buffer == i; hold++)
-            end = memob_max(end, plan->holds[hold].until);
-        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
-            if (plan->gaps[gap].begin > time) {
-                problem->ranges[problem->n_ranges].begin = time;
-                problem->ranges[problem->n_ranges++].end = plan->gaps[gap].begin;
-            }
-            time = plan->gaps[gap].end;
-        }
-        if (end > time) {
-            problem->ranges[problem->n_ranges].begin = time;
-            problem->ranges[problem->n_ranges++].end = end;
-        }
-        item->n_ranges = problem->n_ranges - item->first_range;
-        item->size = memob_buffer_bytes(plan, i);
-        if (item->size == 0 || item->n_ranges == 0) {
-            problem->n_ranges = item->first_range;
-            continue;
-        }
-
-        item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
-        item->lifetime = end - buffer->begin;
-        item->buffer = i;
-        least = memob_min(least, item->alignment);
-        problem->n_fixed += item->fixed >= 0;
-        problem->has_gaps |=
-            item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
-        problem->n_items++;
+/* Adds the item of buffer i, with a range between each two gaps.  No item is made of an empty
+ * buffer, which needs no place.  *gap, *hold: the first of the buffer or of a later one. */
+MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
+                                  int64_t* gap, int64_t* hold) {
+    const memo_buffer* buffer = &plan->buffers[i];
+    memoi_item* item = &problem->items[problem->n_items];
+    int64_t time = buffer->begin, end = buffer->end;
+    memset(item, 0, sizeof *item);
+    item->first_range = problem->n_ranges;
+    for (; *hold < plan->n_holds && plan->holds[*hold].buffer == i; (*hold)++)
+        if (problem->is_stretched) end = memob_max(end, plan->holds[*hold].until);
+    for (; *gap < plan->n_gaps && plan->gaps[*gap].buffer == i; (*gap)++) {
+        memoi_problem_add_range(problem, time, plan->gaps[*gap].begin);
+        time = plan->gaps[*gap].end;
+    }
+    memoi_problem_add_range(problem, time, end);
+    item->n_ranges = problem->n_ranges - item->first_range;
+    item->size = memob_buffer_bytes(plan, i);
+    if (item->size == 0 || item->n_ranges == 0) {
+        problem->n_ranges = item->first_range;
+        return;
     }
 
-    /* The unit is the largest that divides all sizes and fixed offsets: smaller numbers make a
-     * smaller search. */
+    item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+    item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
+    item->lifetime = end - buffer->begin;
+    item->buffer = i;
+    problem->n_fixed += item->fixed >= 0;
+    problem->has_gaps |=
+        item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
+    problem->n_items++;
+}
+
+/* Rounds sizes up to the least alignment, and returns the unit: the largest number that divides all
+ * sizes and fixed offsets, because smaller numbers make a smaller search. */
+MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
+    int64_t unit = 0, least = INT64_MAX;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        least = memob_min(least, problem->items[i].alignment);
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->spare = memob_align_up(item->size, least) - item->size;
@@ -1422,11 +1401,18 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
      * break an earlier item's alignment, so the loop begins again.  The unit halves at least, so
      * that is rare. */
     for (int64_t i = 0; i < problem->n_items; i++) {
-        int64_t alignment = problem->items[i].alignment;
+        const int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
         unit = memoi_problem_gcd(unit, alignment);
         i = -1;
     }
+    return problem->n_items > 0 ? unit : 1;
+}
+
+/* Refuses what could overflow: offsets in 64 bits, indices of ranges in 32.  Finds out whether the
+ * unit guarantees all alignments. */
+MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
+    int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
@@ -1435,45 +1421,64 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
-
-    /* Refuse what could overflow: offsets in 64 bits, indices of ranges in 32. */
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
-        padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
-        memoi_problem_free(problem);
+        padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sizes, alignments and fixed offsets together may pass 2^62");
-    }
-    if (problem->n_ranges >= INT32_MAX) {
-        memoi_problem_free(problem);
+    if (problem->n_ranges >= INT32_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
             (long long)problem->n_ranges);
-    }
+    return MEMO_STATUS_OK;
+}
 
-    /* Sections replace times, because the search goes through live sets, not through requests. */
-    if (unit == 0) unit = 1; /* nothing to place */
-    problem->step = unit;
+/* Turns bytes into units.  The unit is the step, or less if sizes have spare room. */
+MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
+    int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
         unit = memoi_problem_gcd(unit, problem->items[i].spare);
     problem->unit_bytes = unit;
-    if (!memoi_problem_sections(problem)) goto no_memory;
-
-    /* Sizes in units. */
+    problem->step = step / unit;
     for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->size /= unit;
         item->spare /= unit;
-        item->alignment = problem->step % item->alignment ? item->alignment / unit : 1;
+        item->alignment = step % item->alignment ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
         problem->spare = memob_max(problem->spare, item->spare);
+        MEMO_ASSERT(item->spare < item->size && item->size % problem->step == 0);  /* 1 */
+        MEMO_ASSERT(item->alignment == 1 || item->alignment % problem->step == 0); /* 2 */
     }
-    problem->step /= unit;
-    if (!memoi_problem_bounds(problem)) goto no_memory;
-    return MEMO_STATUS_OK;
-no_memory:
-    memoi_problem_free(problem);
-    return memob_no_memory(error, "the planning problem");
+}
+
+/* Makes the problem without holds.  Errors: no memory; sizes or counts that are too large. */
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                       memo_error* error) {
+    int64_t gap = 0, hold = 0, step;
+    memo_status status;
+    memset(problem, 0, sizeof *problem);
+    problem->is_stretched = simpler & MEMOI_STRETCHED;
+    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
+    problem->ranges =
+        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
+    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    status = problem->items && problem->ranges && problem->neighbors
+                 ? MEMO_STATUS_OK
+                 : memob_no_memory(error, "the planning problem");
+
+    /* In bytes and times first. */
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
+        memoi_problem_add_item(problem, plan, i, &gap, &hold);
+    step = memoi_problem_unit(problem, simpler);
+    if (!status) status = memoi_problem_check(problem, step, error);
+
+    /* Sections replace times, because the search goes through live sets, not through requests. */
+    if (!status) memoi_problem_scale(problem, step);
+    if (!status && (!memoi_problem_sections(problem) || !memoi_problem_bounds(problem)))
+        status = memob_no_memory(error, "the planning problem");
+    if (status) memoi_problem_free(problem);
+    return status;
 }
 
 /* --- >>holds ---
@@ -1528,6 +1533,17 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
  * of some items of another.  Knows nothing of engines. */
+
+/* The orders of the portfolio, each a permutation of the items. */
+typedef enum memoi_item_order {
+    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
+    MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_SIZE,         /* largest, then longest */
+    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
+    MEMOI_N_ORDERS,
+    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
+} memoi_item_order;
 
 /* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
@@ -1697,16 +1713,66 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
     fill[j]++;
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
+/* Lists all pairs in two passes, counts and then lists, so that all lists share one array. */
+MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t n = problem->n_items;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t last = memoi_neighbors_item_last(problem, i);
+            for (int64_t j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
+        }
+        for (int64_t k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
+        for (int64_t i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+    for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
+}
+
+/* Moves the fixed items to the front of each list, the lowest first.  fill, order and sorted are
+ * scratch: an entry an item, an item, and a neighbor. */
+MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
+                                int32_t* sorted) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t* first = neighbors->first;
+    const int64_t n = problem->n_items;
+    int64_t j, k;
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = first[i];
+    }
+    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each list in the order of all items; then the free items go back behind the fixed items, in
+     * the order that they had. */
+    for (int64_t i = 0; i < n; i++)
+        for (j = order[i].index, k = first[j]; k < first[j + 1]; k++)
+            sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t* list = neighbors->list + first[i];
+        for (k = j = 0; k < first[i + 1] - first[i]; k++)
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
+    }
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long: callers then do
+ * without. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, j, k;
+    const int64_t n = problem->n_items;
+    int64_t n_entries;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
@@ -1714,7 +1780,7 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
-    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
     sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -1725,43 +1791,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
-
-    /* Two passes, counts and then lists, so that all lists share one array. */
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++)
-                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
-                    memoi_neighbors_add(neighbors, fill, i, j, pass);
-        }
-        for (k = 0; k < problem->n_held; k++)
-            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
-                                pass);
-        for (int64_t i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-
-    /* Fixed items enter the lists of their neighbors first, the lowest first. */
-    for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
-        fill[i] = neighbors->first[i];
-    }
-    if (problem->n_fixed > 0) {
-        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-        for (int64_t i = 0; i < n; i++)
-            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    }
-    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
-        int32_t* list = neighbors->list + neighbors->first[i];
-        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
-        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
-    }
+    memoi_neighbors_fill(problem, fill);
+    if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
     return 1;
 }
@@ -1780,193 +1811,91 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
     return offset;
 }
 
-/* --- >>unplaced ---
- * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
- *
- * Which unplaced item comes first among the items that live within an interval of sections?  An
- * item is a point: its begin and its end.  Points lie along a curve that visits one quarter of the
- * plane after the other, and so on within each quarter (Morton's order).  So a stretch of the curve
- * is about a square, and an interval cuts few nodes of a tree over stretches. */
+/* --- >>pack doors ---
+ * The calls by which the planner takes engines for puzzles and for several streams from
+ * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
-enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
+struct memoi_search;
+struct memoi_exact;
+struct memoi_greedy;
+struct memoi_loop;
 
-typedef struct memoi_box { /* of points */
-    int32_t least_begin, largest_begin, least_end, largest_end;
-} memoi_box;
+/* memo_plan_solve, for what plans smaller plans on its way. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
-typedef struct memoi_unplaced {
-    int64_t n_leaves;
-    int32_t *begin, *end, *turn; /* at a place on the curve; turn INT32_MAX: not unplaced */
-    memoi_box* box;              /* of a node: of all its items, placed or not */
-    int32_t* least_turn;         /* of a node */
-    int32_t* place_of;           /* of an item: on the curve */
-    int32_t* first_place;        /* of a section: items that end before the section come earlier */
-} memoi_unplaced;
+#ifdef MEMO_PACK
 
-/* The place of a point on the curve: the bits of both in turn. */
-MEMOI int64_t memoi_unplaced_key(int64_t begin, int64_t end) {
-    uint64_t both[2];
-    both[0] = (uint64_t)begin;
-    both[1] = (uint64_t)end;
-    for (int k = 0; k < 2; k++) { /* a zero behind each bit */
-        both[k] = (both[k] | both[k] << 16) & 0x0000ffff0000ffffu;
-        both[k] = (both[k] | both[k] << 8) & 0x00ff00ff00ff00ffu;
-        both[k] = (both[k] | both[k] << 4) & 0x0f0f0f0f0f0f0f0fu;
-        both[k] = (both[k] | both[k] << 2) & 0x3333333333333333u;
-        both[k] = (both[k] | both[k] << 1) & 0x5555555555555555u;
-    }
-    return (int64_t)(both[0] << 1 | both[1]);
-}
+/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
+MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
+/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
+ * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
+MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
+MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* The style of a run: its order of ties, and how tight a section is. */
+MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
+                                  int64_t n_choices);
+/* The highest offset on which a set of items can be stacked within the capacity, or a higher
+ * offset; -1: none.  most: that offset without alignments, which leave holes. */
+MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
+/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
+ * all items without alignments. */
+MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                              int64_t most);
+/* A search has an answer; did another search side by side answer earlier? */
+MEMOI void memoi_pack_answer(struct memoi_search* search);
+MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
+/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
+/* More greedy runs, for a problem that is not easy. */
+MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
+/* More engines in a round, each with so many nodes. */
+MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
+/* Buys waits; solve: plans with some of them. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
+                                 memo_error* error);
 
-MEMOI void memoi_box_add(memoi_box* box, const memoi_box* other) {
-    if (other->least_begin < box->least_begin) box->least_begin = other->least_begin;
-    if (other->largest_begin > box->largest_begin) box->largest_begin = other->largest_begin;
-    if (other->least_end < box->least_end) box->least_end = other->least_end;
-    if (other->largest_end > box->largest_end) box->largest_end = other->largest_end;
-}
+#else
 
-/* The boxes of all nodes, from the leaves up. */
-MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
-    static const memoi_box empty = {INT32_MAX, -1, INT32_MAX, -1};
-    for (int64_t k = 0; k < 2 * unplaced->n_leaves; k++) unplaced->box[k] = empty;
-    for (int64_t k = 0; k < n; k++) {
-        memoi_box point;
-        point.least_begin = point.largest_begin = unplaced->begin[k];
-        point.least_end = point.largest_end = unplaced->end[k];
-        memoi_box_add(&unplaced->box[unplaced->n_leaves + k / MEMOI_UNPLACED_BLOCK], &point);
-    }
-    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 1; k--)
-        memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
-}
+#define memoi_pack_pose(plan, problem)                 1
+#define memoi_pack_attempt(exact, capacity, n_nodes)   (-1)
+#define memoi_pack_forget(exact)                       ((void)(exact))
+#define memoi_pack_style(search, run)                  ((void)(run), MEMOI_ORDER_SECTIONS)
+#define memoi_pack_tightness(search, s, slack, n)      (((slack) + 1) * (double)(n))
+#define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
+#define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
+#define memoi_pack_answer(search)                      ((void)(search))
+#define memoi_pack_is_overtaken(search)                0
+#define memoi_pack_sweep(greedy, target, best)         1
+#define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
+#define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
+#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
+                   "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
+                   "implementation of memo_plan.h")
 
-/* The arrays belong to a.  0: no memory. */
-MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
-                                memob_arrays* a) {
-    int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
-    memob_keyed* curve = MEMOB_ARRAY(a, memob_keyed, n);
-    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
-    n_places = n_leaves * MEMOI_UNPLACED_BLOCK;
-    unplaced->n_leaves = n_leaves;
-    unplaced->begin = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->end = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_places);
-    unplaced->box = MEMOB_ARRAY(a, memoi_box, 2 * n_leaves);
-    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->place_of = MEMOB_ARRAY(a, int32_t, n);
-    unplaced->first_place = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
-    if (a->failed) return 0;
-
-    /* Items along the curve. */
-    for (k = 0; k < n; k++) {
-        curve[k].key = memoi_unplaced_key(problem->items[k].begin, problem->items[k].until);
-        curve[k].index = k;
-    }
-    memob_keyed_sort(curve, n);
-    for (k = 0; k < n; k++) {
-        unplaced->place_of[curve[k].index] = (int32_t)k;
-        unplaced->begin[k] = (int32_t)problem->items[curve[k].index].begin;
-        unplaced->end[k] = (int32_t)problem->items[curve[k].index].until;
-    }
-    for (s = 0, k = 0; s <= problem->n_sections; s++) {
-        while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
-        unplaced->first_place[s] = (int32_t)k;
-    }
-    for (; k < n_places; k++) unplaced->turn[k] = INT32_MAX;
-    memoi_unplaced_boxes(unplaced, n);
-    return 1;
-}
-
-/* Sets the least turn of a leaf. */
-MEMOI int32_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t leaf) {
-    const int32_t* turns = unplaced->turn + leaf * MEMOI_UNPLACED_BLOCK;
-    int32_t least = INT32_MAX;
-    for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) least = turns[k] < least ? turns[k] : least;
-    return unplaced->least_turn[unplaced->n_leaves + leaf] = least;
-}
-
-/* Sets the least turn of a node from its children. */
-MEMOI int32_t memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int32_t* child = &unplaced->least_turn[2 * node];
-    return unplaced->least_turn[node] = child[0] < child[1] ? child[0] : child[1];
-}
-
-/* Call this after all turns are set. */
-MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
-    for (int64_t k = 0; k < unplaced->n_leaves; k++) memoi_unplaced_leaf(unplaced, k);
-    for (int64_t k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
-}
-
-/* Sets the turn of a place, INT32_MAX without an item that waits. */
-MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t place, int32_t turn) {
-    int64_t node = unplaced->n_leaves + place / MEMOI_UNPLACED_BLOCK;
-    int32_t before = unplaced->least_turn[node];
-    unplaced->turn[place] = turn;
-    if (memoi_unplaced_leaf(unplaced, place / MEMOI_UNPLACED_BLOCK) == before) return;
-    for (node /= 2; node > 0; node /= 2) { /* as far as something changes */
-        before = unplaced->least_turn[node];
-        if (memoi_unplaced_join(unplaced, node) == before) return;
-    }
-}
-
-/* The least turn, if below best, of the items below the node that live within [begin, end). */
-MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t begin,
-                                   int32_t end, int32_t best) {
-    const memoi_box* box = &unplaced->box[node];
-    int32_t turn = unplaced->least_turn[node];
-    if (turn >= best || box->largest_begin < begin || box->least_end > end) return best;
-    if (box->least_begin >= begin && box->largest_end <= end) return turn;
-    if (node < unplaced->n_leaves) { /* the child with the least turn first */
-        int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
-        best = memoi_unplaced_below(unplaced, child, begin, end, best);
-        best = memoi_unplaced_below(unplaced, child ^ 1, begin, end, best);
-    } else {
-        int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-        const int32_t *begins = unplaced->begin + first, *ends = unplaced->end + first;
-        const int32_t* turns = unplaced->turn + first;
-        for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
-            int32_t here = turns[k];
-            here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
-            best = here < best ? here : best;
-        }
-    }
-    return best;
-}
-
-/* The least turn of the items that live within [begin, end), or INT32_MAX.  From the leaves up,
- * since most intervals are short. */
-MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    int64_t left = unplaced->first_place[begin] / MEMOI_UNPLACED_BLOCK;
-    int64_t right = (unplaced->first_place[end] + MEMOI_UNPLACED_BLOCK - 1) / MEMOI_UNPLACED_BLOCK;
-    int32_t best = INT32_MAX;
-    left += unplaced->n_leaves;
-    right += unplaced->n_leaves;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) best = memoi_unplaced_below(unplaced, left++, begin, end, best);
-        if (right & 1) best = memoi_unplaced_below(unplaced, --right, begin, end, best);
-    }
-    return best;
-}
+#endif
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
- * Knows: the problem and orders of its items.  Knows nothing of plans found before.
- *
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Lowest offset: take the unplaced item that can lie lowest, ties by an order;
- * put it there.  Sweep: take the items in order of time, from the fullest section both ways.
+ * step of a program.  Door: memoi_greedy_solve.  Knows nothing of plans found before.
  *
- * Both take no notice of gaps, and place all items above the fixed items.  Then every item lives in
- * one piece, and both are fast for any number of items. */
+ * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
+ * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
+ * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.  (Plans in
+ * which items wait until a plateau reaches their alignment are higher.)
+ *
+ * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
+ * and a run is fast for any number of items.
+ *
+ * 1. The plateaus cover all sections, each of which belongs to one of them.
+ * 2. An item is placed once, on the top of a plateau in which it lives.
+ * 3. A turn on the tree belongs to an unplaced item; the least turn of a node is one of its own. */
 
-/* The orders of the portfolio, each a permutation of the items. */
-typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
-    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
-    MEMOI_N_ORDERS,
-    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
-} memoi_item_order;
+MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* --- orders --- */
 
 typedef struct memoi_ranked {
     double first, second;
@@ -2016,6 +1945,127 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
+/* --- unplaced items ---
+ * Which unplaced item comes first in the order, among the items that live within an interval of
+ * sections?  Items are ordered by begin, so those that begin in the interval follow each other.  A
+ * tree over blocks of items finds the least turn of those that end there, too. */
+
+enum { MEMOI_UNPLACED_BLOCK = 16 }; /* items of a leaf; a smaller tree stays in the cache */
+
+typedef struct memoi_unplaced {
+    int64_t n_leaves;
+    int32_t *end, *turn;             /* of an item; turn INT32_MAX: it is placed, or waits */
+    int32_t *least_turn, *least_end; /* of a node: of its unplaced items */
+    int32_t* largest_end;            /* of a node: of all its items */
+    int32_t* first_item;             /* of a section: the first item that begins there or later */
+} memoi_unplaced;
+
+/* The arrays belong to a.  0: no memory. */
+MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
+                                memob_arrays* a) {
+    const int64_t n = problem->n_items;
+    int64_t n_leaves = 1, i = 0;
+    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
+    unplaced->n_leaves = n_leaves;
+    unplaced->end = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
+    if (a->failed) return 0;
+
+    for (int64_t s = 0; s <= problem->n_sections; s++) {
+        while (i < n && problem->items[i].begin < s) i++;
+        unplaced->first_item[s] = (int32_t)i;
+    }
+    for (int64_t k = 0; k < n_leaves * MEMOI_UNPLACED_BLOCK; k++) {
+        int32_t* largest = &unplaced->largest_end[n_leaves + k / MEMOI_UNPLACED_BLOCK];
+        unplaced->end[k] = k < n ? (int32_t)problem->items[k].until : INT32_MAX;
+        unplaced->turn[k] = INT32_MAX;
+        if (unplaced->end[k] > *largest) *largest = unplaced->end[k];
+    }
+    for (int64_t k = 2 * n_leaves - 1; k > 1; k--)
+        if (unplaced->largest_end[k] > unplaced->largest_end[k / 2])
+            unplaced->largest_end[k / 2] = unplaced->largest_end[k];
+    return 1;
+}
+
+/* Sets the least turn and end of a node from its items, or from its children; returns 1 if they
+ * change. */
+MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
+    const int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
+    int32_t turn = INT32_MAX, end = INT32_MAX;
+    int is_new;
+    for (int64_t i = first; first >= 0 && i < first + MEMOI_UNPLACED_BLOCK; i++) {
+        turn = memoi_least(turn, unplaced->turn[i]);
+        end = memoi_least(end, unplaced->turn[i] < INT32_MAX ? unplaced->end[i] : INT32_MAX);
+    }
+    for (int64_t k = 2 * node; first < 0 && k < 2 * node + 2; k++) {
+        turn = memoi_least(turn, unplaced->least_turn[k]);
+        end = memoi_least(end, unplaced->least_end[k]);
+    }
+    is_new = unplaced->least_turn[node] != turn || unplaced->least_end[node] != end;
+    unplaced->least_turn[node] = turn;
+    unplaced->least_end[node] = end;
+    return is_new;
+}
+
+/* Call this after all turns are set. */
+MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
+    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+}
+
+/* Sets the turn of an item; INT32_MAX: it no longer waits. */
+MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
+    int64_t node = unplaced->n_leaves + i / MEMOI_UNPLACED_BLOCK;
+    unplaced->turn[i] = turn;
+    while (node > 0 && memoi_unplaced_join(unplaced, node)) node /= 2;
+}
+
+/* The least turn, if below best, of the items from first to last - 1 that end by `end`. */
+MEMOI int32_t memoi_unplaced_scan(const memoi_unplaced* unplaced, int64_t first, int64_t last,
+                                  int32_t end, int32_t best) {
+    for (int64_t i = first; i < last; i++) {
+        const int32_t here = unplaced->end[i] <= end ? unplaced->turn[i] : INT32_MAX;
+        best = memoi_least(best, here);
+    }
+    return best;
+}
+
+/* As memoi_unplaced_scan, of the items of a node. */
+MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t end,
+                                   int32_t best) {
+    const int32_t turn = unplaced->least_turn[node];
+    if (turn >= best || unplaced->least_end[node] > end) return best;
+    if (unplaced->largest_end[node] <= end) return turn;
+    if (node < unplaced->n_leaves) { /* the child with the least turn first */
+        const int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
+        best = memoi_unplaced_below(unplaced, child, end, best);
+        return memoi_unplaced_below(unplaced, child ^ 1, end, best);
+    }
+    node = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
+    return memoi_unplaced_scan(unplaced, node, node + MEMOI_UNPLACED_BLOCK, end, best);
+}
+
+/* The least turn of the items that live within [begin, end), or INT32_MAX. */
+MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
+    const int64_t first = unplaced->first_item[begin], last = unplaced->first_item[end];
+    const int64_t from = memob_min(memob_align_up(first, MEMOI_UNPLACED_BLOCK), last);
+    const int64_t to = memob_max(last - last % MEMOI_UNPLACED_BLOCK, from);
+    int64_t left = unplaced->n_leaves + from / MEMOI_UNPLACED_BLOCK;
+    int64_t right = unplaced->n_leaves + to / MEMOI_UNPLACED_BLOCK;
+    int32_t best = memoi_unplaced_scan(unplaced, first, from, end, INT32_MAX);
+    best = memoi_unplaced_scan(unplaced, to, last, end, best);
+    for (; to > from && left < right; left /= 2, right /= 2) { /* most intervals are short */
+        if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
+        if (right & 1) best = memoi_unplaced_below(unplaced, --right, end, best);
+    }
+    return best;
+}
+
+/* --- lowest offset --- */
+
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
@@ -2026,6 +2076,7 @@ enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run take
 typedef struct memoi_greedy {
     const memoi_problem* problem;
     const memoi_deadline* clock;
+    int32_t is_needed; /* there is no plan yet, so the run goes on when time is up */
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
@@ -2059,6 +2110,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
 /* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
 MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
     const double now = memob_now_s(), n = (double)greedy->problem->n_items;
+    if (greedy->is_needed) return 0;
     return memoi_deadline_is_over(greedy->clock) ||
            (n_placed >= MEMOI_GREEDY_PACE &&
             begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
@@ -2086,16 +2138,6 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
           memoi_greedy_compare_ranked);
 }
-
-/* --- >>lowest offset ---
- * Knows: the tops of placed items.  Knows nothing of holes below them.
- *
- * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
- * the lowest plateau.  If no item does, nothing can fill that plateau, so the plateau rises to its
- * lower neighbor.
- *
- * An aligned item leaves a hole below itself.  (Plans in which items wait until a plateau reaches
- * their alignment are higher.) */
 
 /* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
 MEMOI void memoi_plateau_set(memoi_greedy* greedy, int64_t begin, int64_t top) {
@@ -2178,8 +2220,7 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     int64_t n = problem->n_items, i;
     for (int64_t rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
-        greedy->unplaced.turn[greedy->unplaced.place_of[i]] =
-            item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        greedy->unplaced.turn[i] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
         greedy->offsets[i] = item->fixed;
     }
     if (n == 0) return;
@@ -2203,7 +2244,7 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     }
     item = &greedy->problem->items[i = greedy->ranked[rank].index];
     offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-    memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+    memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
     return 1;
 }
@@ -2221,201 +2262,6 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* --- >>sweep ---
- * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
- *
- * A plan at once, exact where memory is scarcest.  The items of the fullest section form a stack,
- * the first to end at the bottom.  From there a pass goes forward in time, and another pass
- * backward, as if time were mirrored.  Each item goes into a hole between live items, beside the
- * item whose end is closest to its own: items that end together leave a single hole.  The smaller
- * the rest of the hole, the better.  Every item stays above all fixed items.
- *
- * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
- * of a step does not depend on the number of items. */
-
-enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
-
-/* A live item, by address.  The hole below it, if there is one, is in a bin. */
-typedef struct memoi_tenant {
-    int32_t below, above;
-    int32_t previous, next; /* in the bin; -1: none */
-    int32_t end;            /* a section, in the direction of the pass */
-} memoi_tenant;
-
-typedef struct memoi_sweep {
-    const memoi_problem* problem;
-    int64_t* offsets;
-    memob_keyed *stack, *begins, *ends;
-    int64_t n_stack;
-    double near; /* share of a life within which ends are near; the cost of others is quadratic */
-    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
-    int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
-} memoi_sweep;
-
-/* Eight bins for each power of two. */
-MEMOI int memoi_sweep_bin(int64_t size) {
-    int shift = 0;
-    while (size >> shift >= 16) shift++;
-    return 8 * shift + (int)(size >> shift);
-}
-
-/* The hole below an item; the last block has one below the bound. */
-MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
-    const memoi_problem* problem = sweep->problem;
-    const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
-    memoi_range hole;
-    hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
-    hole.end = i < n ? sweep->offsets[i] : memob_align_up(problem->lower_bound, problem->step);
-    return hole;
-}
-
-/* Puts the hole below an item into its bin, or takes it out. */
-MEMOI void memoi_sweep_list(memoi_sweep* sweep, int32_t i, int is_new) {
-    memoi_tenant* block = &sweep->blocks[i];
-    const memoi_range hole = memoi_sweep_hole(sweep, i);
-    int32_t* first;
-    if (hole.end <= hole.begin) return;
-    first = &sweep->bins[memoi_sweep_bin(hole.end - hole.begin)];
-    if (is_new) {
-        block->previous = -1;
-        block->next = *first;
-        *first = i;
-        if (block->next >= 0) sweep->blocks[block->next].previous = i;
-    } else {
-        if (block->next >= 0) sweep->blocks[block->next].previous = block->previous;
-        *(block->previous >= 0 ? &sweep->blocks[block->previous].next : first) = block->next;
-    }
-}
-
-MEMOI void memoi_sweep_put(memoi_sweep* sweep, int32_t i, int32_t above, int64_t offset) {
-    const int32_t below = sweep->blocks[above].below;
-    memoi_sweep_list(sweep, above, 0);
-    sweep->offsets[i] = offset;
-    sweep->blocks[i].below = below;
-    sweep->blocks[i].above = above;
-    sweep->blocks[below].above = sweep->blocks[above].below = i;
-    memoi_sweep_list(sweep, i, 1);
-    memoi_sweep_list(sweep, above, 1);
-}
-
-MEMOI void memoi_sweep_free(memoi_sweep* sweep, int32_t i) {
-    const int32_t below = sweep->blocks[i].below, above = sweep->blocks[i].above;
-    memoi_sweep_list(sweep, i, 0);
-    memoi_sweep_list(sweep, above, 0);
-    sweep->blocks[below].above = above;
-    sweep->blocks[above].below = below;
-    memoi_sweep_list(sweep, above, 1);
-}
-
-/* Places an item into the best of the smallest holes.  An item that fits no hole, or is stacked,
- * goes on top of all live items. */
-MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
-    const memoi_item* item = &sweep->problem->items[i];
-    int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
-    int64_t offset = memob_align_up(memoi_sweep_hole(sweep, above).begin, item->alignment);
-    int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
-    const double near = sweep->near * (double)(item->until - item->begin);
-    double least = HUGE_VAL;
-
-    /* The hole and the side with the least cost: an end near the neighbor's, little left over. */
-    for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
-        for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
-            const memoi_range hole = memoi_sweep_hole(sweep, k);
-            const int64_t low = memob_align_up(hole.begin, item->alignment);
-            const int64_t high = (hole.end - item->size) / item->alignment * item->alignment;
-            if (low + item->size > hole.end) continue;
-            for (side = 0; side < 2; side++, looks++) {
-                const int32_t neighbor = side ? k : sweep->blocks[k].below;
-                double apart =
-                    fabs((double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end);
-                double rest = (double)(hole.end - hole.begin - item->size + item->size / 64 + 1);
-                double cost = (apart * (apart > near ? apart : near) + 1) * rest;
-                if (cost >= least) continue;
-                least = cost;
-                above = k;
-                offset = side ? high : low;
-            }
-        }
-    }
-    memoi_sweep_put(sweep, i, above, offset);
-}
-
-/* Stacks the items of a section, and places all that begin behind it, in their order. */
-MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward) {
-    const memoi_problem* problem = sweep->problem;
-    const int64_t n = problem->n_items, n_sections = problem->n_sections;
-    const int64_t from = is_backward ? n_sections - 1 - section : section;
-    memob_keyed *begins = sweep->begins, *ends = sweep->ends;
-    memoi_tenant* last = &sweep->blocks[n];
-    int64_t n_free = 0, over = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const memoi_item* item = &problem->items[i];
-        if (item->fixed >= 0) continue;
-        begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
-        ends[n_free].key = is_backward ? n_sections - item->begin : item->until;
-        sweep->blocks[i].end = (int32_t)ends[n_free].key;
-        begins[n_free].index = ends[n_free].index = i;
-        n_free++;
-    }
-    memob_keyed_sort(begins, n_free);
-    memob_keyed_sort(ends, n_free);
-    memset(sweep->bins, -1, sizeof sweep->bins);
-    last->below = last->above = (int32_t)n;
-    last->end = INT32_MAX;
-    memoi_sweep_list(sweep, (int32_t)n, 1);
-    for (int64_t k = 0; k < sweep->n_stack; k++)
-        memoi_sweep_place(sweep, (int32_t)sweep->stack[k].index, 1);
-
-    /* Items that end at a section are over before others begin there. */
-    while (over < n_free && ends[over].key <= from) over++;
-    for (int64_t k = 0; k < n_free; k++) {
-        if (begins[k].key <= from) continue;
-        for (; ends[over].key <= begins[k].key; over++)
-            memoi_sweep_free(sweep, (int32_t)ends[over].index);
-        memoi_sweep_place(sweep, (int32_t)begins[k].index, 0);
-    }
-}
-
-/* Sets all offsets.  near: 0, or a share of an item's life (memoi_sweep).  0: no memory. */
-MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* offsets) {
-    const int64_t n = problem->n_items;
-    int64_t fullest = 0;
-    int ok;
-    memob_arrays a = MEMO_ZERO(memob_arrays);
-    memoi_sweep sweep;
-    memset(&sweep, 0, sizeof sweep);
-    sweep.problem = problem;
-    sweep.near = near;
-    sweep.offsets = offsets;
-
-    sweep.stack = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.begins = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.ends = MEMOB_ARRAY(&a, memob_keyed, n);
-    sweep.blocks = MEMOB_ARRAY(&a, memoi_tenant, n + 1);
-    ok = !a.failed;
-    if (ok) {
-        for (int64_t i = 1; i < problem->n_sections; i++)
-            if (problem->section_bounds[i] > problem->section_bounds[fullest]) fullest = i;
-        for (int64_t i = 0; i < n; i++) {
-            const memoi_item* item = &problem->items[i];
-            offsets[i] = item->fixed;
-            if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
-            sweep.stack[sweep.n_stack].key = item->until;
-            sweep.stack[sweep.n_stack++].index = i;
-        }
-
-        memob_keyed_sort(sweep.stack, sweep.n_stack);
-        memoi_sweep_pass(&sweep, fullest, 0);
-        memoi_sweep_pass(&sweep, fullest, 1);
-    }
-    memob_arrays_free(&a);
-    return ok;
-}
-
-/* --- >>greedy runs ---
- * The door of greedy: memoi_greedy_solve runs sweeps, and lowest offset in several orders, until a
- * plan meets the target.  Knows nothing of searches. */
-
 enum { MEMOI_GREEDY_RUNS = 5 };
 
 /* Ranks the items for a run of lowest offset. */
@@ -2429,84 +2275,34 @@ MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
         memoi_greedy_order_items(greedy->problem, orders[run], NULL, greedy->ranked);
 }
 
-/* Two sweeps; only the first if its plan meets the target, or time is up.  0: no memory. */
-MEMOI int memoi_greedy_sweep(const memoi_greedy* greedy, int64_t target, memoi_solution* best) {
-    static const double near[] = {0, 0.125}; /* queues; lives of any length */
-    for (int k = 0; k < 2; k++) {
-        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
-        if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
-        memoi_solution_offer(greedy->problem, greedy->offsets, best);
-    }
-    return 1;
-}
-
-/* Runs number first to last - 1, until a plan meets the target or time is up.  There is always a
- * plan: a problem that is not small begins with sweeps, and one for which time was too short ends
- * with sweeps.  A run is given up as soon as it would last too long. */
+/* Runs number first to last - 1, until a plan meets the target or time is up.  extras/memo_pack.h
+ * plans a problem that is not small at once.  A run is given up as soon as it would last too long,
+ * unless there is no plan yet. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
-        ok = memoi_greedy_sweep(&greedy, target, best);
+        ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        if (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock)) break;
+        greedy.is_needed = best->peak == INT64_MAX;
+        if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
         memoi_greedy_rank(&greedy, run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
-    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, target, best);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
-/* --- >>pack doors ---
- * The calls by which the planner takes engines for puzzles and for several streams from
- * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
-
-struct memoi_exact;
-struct memoi_loop;
-
-/* memo_plan_solve, for what plans smaller plans on its way. */
-typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
-
-#ifdef MEMO_PACK
-
-/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
-MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
-/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
- * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
-MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
-MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* More greedy runs, for a problem that is not easy. */
-MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
-/* More engines in a round, each with so many nodes. */
-MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
-/* Buys waits; solve: plans with some of them. */
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error);
-
-#else
-
-#define memoi_pack_pose(plan, problem)               1
-#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
-#define memoi_pack_forget(exact)                     ((void)(exact))
-#define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
-#define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
-#define memoi_pack_buy(plan, desc, solve, error)                                                   \
-    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
-                   "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
-                   "implementation of memo_plan.h")
-
-#endif
-
 /* ---- >>exact search -----------------------------------------------------------------------------
- * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
+ * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
+ * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
  *
- * Is there a plan within the capacity?  Among all plans take one whose offsets have the least sum.
- * In that plan every item lies at 0, right on top of an item below, or where the item is fixed.  So
- * the plan is reached by placing items upwards, each at its *minimum*, the top of its placed
- * neighbors.  (Neighbors: items that overlap in time.)
+ * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
+ * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
+ * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
+ * overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -2531,22 +2327,22 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
  * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
  * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
- */
+ *
+ * Runs.  Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So
+ * runs are short and grow slowly.  They differ in the order of the items, in the rule for tight
+ * sections, and in whether sections that failed often go first.
+ *
+ * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
+ * 2. Members of a section can be its lowest, or are lifted.
+ * 3. The sums and counts of a section are those of its unplaced items, and never negative.
+ * 4. The item to branch on lies on the floor, and is neither placed nor blocked.
+ * 5. A node that fails leaves the search as it was. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
     MEMOI_FOUND,
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
-
-/* Which of several items at the floor comes next: the one that meets the tightest section, that
- * with the least */
-typedef enum memoi_tightness {
-    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_SLACK,    /* room left over */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_N_TIGHTNESSES
-} memoi_tightness;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -2631,13 +2427,12 @@ typedef struct memoi_search {
 
     /* the run */
     int64_t capacity;
-    int32_t* rank;        /* of an item, the last tie break */
-    double* weight;       /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;      /* scratch */
-    int32_t* lifted;      /* scratch */
-    memoi_ranked* ranked; /* scratch */
-    memoi_tightness tightness;
-    int32_t use_weights;
+    int32_t* rank;                   /* of an item, the last tie break */
+    double* weight;                  /* of a section: 1 + how often the section failed lately */
+    int32_t* sorted;                 /* scratch */
+    int32_t* lifted;                 /* scratch */
+    memoi_ranked* ranked;            /* scratch */
+    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -2690,12 +2485,7 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-enum {
-    MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
-    MEMOI_BASES_FIRST = 1 << 12,
-    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
-    MEMOI_BASES_MOST = 1 << 19
-};
+enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
 
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
@@ -2762,20 +2552,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     return 1;
 }
 
-/* --- >>search state ---
- * Changes the state of the exact search, places an item, and undoes changes.  Knows nothing of why
- * they are made. */
-
-typedef struct memoi_search_moment {
-    int64_t n_changes, n_old_looks;
-} memoi_search_moment;
-
-MEMOI memoi_search_moment memoi_search_now(const memoi_search* search) {
-    memoi_search_moment now;
-    now.n_changes = search->n_changes;
-    now.n_old_looks = search->n_old_looks;
-    return now;
-}
+/* --- a node: its state, how an item is placed, and how changes are undone --- */
 
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
@@ -2802,7 +2579,8 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     search->old_looks[search->n_old_looks++].section = s;
 }
 
-/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before. */
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
+ * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
 #ifndef MEMOI_PROVE
 #define MEMOI_PROVE(search, step, a, b) 1
 #endif
@@ -2814,18 +2592,22 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
-        for (int64_t s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
+        for (int64_t s = range->begin; s < range->end; s++) {
+            search->n_unplaced[s] += sign;
+            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 3 */
+        }
     }
     for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
-MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
-    while (search->n_old_looks > moment.n_old_looks) {
+/* Undoes all but so many changes and looks. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
+    while (search->n_old_looks > n_old_looks) {
         const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
         search->looks[old->section] = old->look;
     }
-    while (search->n_changes > moment.n_changes) {
+    while (search->n_changes > n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
         if (change->kind != MEMOI_CHANGE_STALE)
             search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
@@ -2858,6 +2640,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     if (item->fixed >= 0) return 0;
     bound = memoi_neighbors_clear(search->problem, i, bound);
     if (memoi_item_top(item, bound) > search->capacity) return 0;
+    MEMO_ASSERT(bound >= search->minimum[i] && !search->is_placed[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
     memoi_search_touch(search, i);
@@ -2869,6 +2652,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
     const int64_t* first = search->neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
+    MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
@@ -2890,9 +2674,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- >>pruning ---
- * Shows that a node of the exact search cannot lead to a plan: raises the bounds of items by the
- * rules head, lift, stack and block, and remembers failures.  Knows nothing of branching. */
+/* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept for the next time: from node to node an order hardly
@@ -2914,122 +2696,94 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The largest spare room of a set of items. */
-MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
-    int64_t most = 0;
-    for (; set && search->problem->spare > 0; set &= set - 1)
-        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
-    return most;
+/* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
+ * where these would end.  Lists the other members in search->lifted, and sets *highest to the
+ * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
+MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
+                                memoi_look* look, int64_t* highest) {
+    const int32_t* members = search->members + search->first_member[s];
+    const int64_t* bound = search->bound;
+    const int64_t most = search->capacity - search->unplaced_sum[s], n = search->n_unplaced[s];
+    int64_t lowest = INT64_MAX, n_lifted = 0, m, k;
+    look->least_end = look->second_end = INT64_MAX;
+    look->least_item = -1;
+    look->n_choices = 0;
+
+    /* Placed members lie between the others. */
+    for (m = 0, k = 0; k < n; m++) {
+        const int32_t i = members[m];
+        const int64_t end = bound[i] + search->size[i];
+        if (search->is_placed[i]) continue;
+        k++;
+        if (bound[i] > *highest) *highest = bound[i];
+        if (bound[i] < lowest) lowest = bound[i];
+        if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
+            search->lifted[n_lifted++] = i;
+            continue;
+        }
+        look->n_choices++;
+        if (end < look->least_end) {
+            look->second_end = look->least_end;
+            look->least_end = end;
+            look->least_item = i;
+        } else if (end < look->second_end) {
+            look->second_end = end;
+        }
+    }
+
+    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
+    look->slack = n ? latest - lowest : INT64_MAX;
+    search->n_looks += m;
+    return n_lifted;
 }
 
-/* The highest offset on which a set of items can be stacked within the capacity, or a higher
- * offset; -1: none.  most: that offset without alignments, which leave holes.  Sets are learned as
- * the run goes on, so that learning never takes much longer than the search itself. */
-MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t most) {
-    const memoi_item* items = search->problem->items;
-    int64_t best = -1;
-    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
-    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
-    best = memob_map_get(&search->bases, (int64_t)set) - 1;
-    if (best > -2) return best;
-    learned = memob_min(learned, MEMOI_BASES_MOST);
-    if (search->bases.n_filled >= learned) return most;
-
-    /* The lowest item lies below a stack of all other items. */
-    best = -1;
-    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        const uint64_t others = set & ~((uint64_t)1 << i);
-        int64_t base = most;
-        if (others) {
-            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
-            base = memoi_search_base(search, others, base) - size;
-        }
-        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+/* The rule head: from each bound above `latest`, the items from there upward must fit under the
+ * capacity.  Returns 0 if they do not. */
+MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
+    uint64_t above = 0;
+    int64_t most = search->capacity, spare = 0;
+    for (int64_t k = memoi_search_sort(search, s) - 1; search->bound[search->sorted[k]] > latest;
+         k--) {
+        const int32_t i = search->sorted[k];
+        if (set) above |= (uint64_t)1 << i;
+        most -= search->size[i];
+        spare = memob_max(spare, search->problem->items[i].spare);
+        if (search->bound[i] > memoi_pack_base(search, above, most + spare)) return 0;
     }
-    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
-        search->is_out_of_memory = 1;
-    return best;
+    return 1;
 }
 
 /* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
-    const int64_t* bound = search->bound;
-    const memoi_item* items = search->problem->items;
-    uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0, above = 0;
-    int64_t most = search->capacity - search->unplaced_sum[s], spare = 0, latest;
-    int64_t lowest = INT64_MAX, highest = 0, n = search->n_unplaced[s], n_lifted = 0, m, k;
+    const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
+    const int64_t n = search->n_unplaced[s];
+    int64_t spare = 0, highest = 0, latest, n_lifted;
     memoi_look look;
-    look.least_end = look.second_end = INT64_MAX;
-    look.least_item = -1;
-    look.n_choices = 0;
 
-    /* One item's spare room lies above the capacity at best.  The lowest item starts at latest or
-     * below. */
-    for (m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
+    /* One item's spare room lies above the capacity at best. */
+    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
         if (search->is_placed[members[m]]) continue;
-        spare = memob_max(spare, items[members[m]].spare);
+        spare = memob_max(spare, search->problem->items[members[m]].spare);
         k++;
     }
-    latest = memoi_search_base(search, set, most + spare);
-
-    /* Look at every unplaced member: how many can start low enough to be the lowest, and where
-     * these would end. */
-    for (m = 0, k = 0; k < n; m++) {
-        int32_t i = members[m];
-        int64_t end = bound[i] + search->size[i];
-        if (search->is_placed[i]) continue;
-        k++;
-        if (bound[i] > highest) highest = bound[i];
-        if (bound[i] < lowest) lowest = bound[i];
-        if (bound[i] > latest ||
-            (set & search->aligned && n > 1 &&
-             end > memoi_search_base(search, set & ~((uint64_t)1 << i),
-                                     most + search->size[i] +
-                                         memoi_search_spare(search, set & ~((uint64_t)1 << i))))) {
-            search->lifted[n_lifted++] = i;
-            continue;
-        }
-        look.n_choices++;
-        if (end < look.least_end) {
-            look.second_end = look.least_end;
-            look.least_end = end;
-            look.least_item = i;
-        } else if (end < look.second_end) {
-            look.second_end = end;
-        }
-    }
-
-    search->n_looks += m;
+    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
-    look.slack = n ? latest - lowest : INT64_MAX;
+    n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
     memoi_search_log_look(search, s);
     search->looks[s] = look;
 
-    /* The rules below need an item that cannot be the lowest, and one that can. */
-    if (n_lifted == 0) return 1; /* then neither rule says more */
-    if (look.n_choices == 0) (void)MEMOI_PROVE(search, 's', s, 0);
-    if (look.n_choices == 0) return 0;
-
-    /* Head: the items from each bound upward must fit under the capacity. */
-    if (highest > latest) n = memoi_search_sort(search, s);
-    most = search->capacity;
-    spare = 0;
-    for (k = n - 1; highest > latest && bound[search->sorted[k]] > latest; k--) {
-        int32_t i = search->sorted[k];
-        if (set) above |= (uint64_t)1 << i;
-        most -= search->size[i];
-        spare = memob_max(spare, items[i].spare);
-        if (bound[i] <= memoi_search_base(search, above, most + spare)) continue;
+    /* The rules need an item that cannot be the lowest, and an item that can. */
+    if (n_lifted == 0) return 1;
+    if (look.n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
-    for (k = 0; k < n_lifted; k++) {
+    for (int64_t k = 0; k < n_lifted; k++) {
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     }
@@ -3169,25 +2923,17 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     return 1;
 }
 
-/* --- >>branching ---
- * Chooses the item on which a node branches, and searches a node: both cases of the item, and parts
- * that share no item one by one.  Knows nothing of restarts and capacities. */
+/* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
+/* The least tightness of the sections in which an item lives. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
     for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (int64_t s = range->begin; s < range->end; s++) {
-            double slack = (double)search->looks[s].slack;
-            double choices = (double)search->looks[s].n_choices, here;
-            if (search->tightness == MEMOI_TIGHT_CHOICES)
-                here = choices + 1e-7 * slack;
-            else if (search->tightness == MEMOI_TIGHT_SLACK)
-                here = 1000 * slack + choices;
-            else
-                here = (slack + 1) * choices;
-            if (search->use_weights) here /= search->weight[s];
+            const double slack = (double)search->looks[s].slack;
+            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
             if (here < least) least = here;
         }
     }
@@ -3198,7 +2944,7 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) 
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
+    /* The item that can lie on the floor of the part and has the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -3232,96 +2978,95 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
- * the search breaks ties. */
-MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
-    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
-}
-
+/* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (++search->n_branches % 16 == 0) {
-        if (memoi_deadline_is_over(search->clock)) search->is_out_of_time = 1;
-        if (search->answered &&
-            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
-            search->is_overtaken = 1;
+        search->is_out_of_time |= memoi_deadline_is_over(search->clock);
+        search->is_overtaken |= memoi_pack_is_overtaken(search);
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end);
+
+/* Parts that share no item are independent: solves one after the other. */
+MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int64_t end) {
+    memoi_verdict verdict = MEMOI_FOUND;
+    for (int64_t s = begin, cut; s < end && verdict == MEMOI_FOUND; s = cut) {
+        cut = memoi_search_cut(search, s, end);
+        (void)MEMOI_PROVE(search, 'w', s, cut);
+        verdict = memoi_search_node(search, s, cut);
+        (void)MEMOI_PROVE(search, 'v', verdict, 0);
+    }
+    return verdict;
+}
+
+/* Places the item to branch on, and all others.  If that fails, forbids its place. */
+MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
+                                        int64_t end) {
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    memoi_verdict verdict = MEMOI_FAILED;
+    for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
+        memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+    (void)MEMOI_PROVE(search, 'p', i, 0);
+    if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
+    if (verdict != MEMOI_FAILED) return verdict;
+    (void)MEMOI_PROVE(search, 'b', i, 0);
+    memset(search->is_stale + begin, 0, (size_t)(end - begin));
+    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
+    search->is_blocked[i] = 1;
+    return verdict;
+}
+
 /* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
  * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
-    memoi_search_moment start = memoi_search_now(search), branch;
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
     memoi_verdict verdict = MEMOI_FAILED;
-    memoi_failure state = {0, 0};
-    int is_first = 1;
+    memoi_part part = memoi_search_part(search, begin, end);
+    const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
-    for (;; is_first = 0) {
-        int64_t chosen, s, cut;
-        memoi_part part = memoi_search_part(search, begin, end);
+    for (;; part = memoi_search_part(search, begin, end)) {
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
-        if (is_first) state = part.state;
+        int64_t chosen;
         if (part.is_done) verdict = MEMOI_FOUND;
-        if (part.is_done) break;
+        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (verdict != MEMOI_FAILED) break;
 
-        /* Stop here if this state failed before, or if a bound shows that it must fail. */
-        if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        /* The node fails if this state failed before, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (verdict == MEMOI_STOPPED || part.is_dead) break;
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
         if (!memoi_search_prune(search, &part)) break;
-
-        /* Parts that share no item are independent: solve one after the other. */
-        cut = memoi_search_cut(search, begin, end);
-        if (cut < end) {
-            for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
-                cut = memoi_search_cut(search, s, end);
-                (void)MEMOI_PROVE(search, 'w', s, cut);
-                verdict = memoi_search_node(search, s, cut);
-                (void)MEMOI_PROVE(search, 'v', verdict, 0);
-            }
+        if (memoi_search_cut(search, begin, end) < end) {
+            verdict = memoi_search_parts(search, begin, end);
             break;
         }
-
-        /* Choose the item to branch on. */
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (part.is_dead) (void)MEMOI_PROVE(search, 'd', 0, 0);
-        if (part.is_dead) break;
-        chosen = memoi_search_choose(search, &part);
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
-        /* Place the chosen item.  If that fails, forbid its place and choose again. */
-        branch = memoi_search_now(search);
-        for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
-            memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
-        (void)MEMOI_PROVE(search, 'p', chosen, 0);
-        if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
+        /* Branch: the chosen item is first, or is blocked from then on. */
+        chosen = memoi_search_choose(search, &part);
+        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
+        verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
-        (void)MEMOI_PROVE(search, 'b', chosen, 0);
-        memset(search->is_stale + begin, 0, (size_t)(end - begin));
-        memoi_search_undo(search, branch);
-        memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
-        search->is_blocked[chosen] = 1;
     }
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
-    if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
+                memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
 }
 
-/* --- >>smallest peak ---
- * The door of the exact search: memoi_exact_round attempts one capacity after the other, between
- * the bound and the best plan, by runs that differ.  Knows nothing of plans in bytes.
- *
- * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
- * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
- * and in whether sections that failed often go first. */
+/* --- runs and capacities --- */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
@@ -3347,37 +3092,17 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, 3 * problem->n_items);
 }
 
-/* Tells other searches when this one has an answer. */
-MEMOI void memoi_search_answer(memoi_search* search) {
-    const int64_t now = memoi_search_moment_of(search);
-    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
-    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
-
-/* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
- * not learn from the sections that failed.  Returns 1 if another run may follow. */
+/* A run within search->capacity.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_LIFETIME}; /* break ties */
-    int64_t run = search->place + search->n_runs++;
-    int style = (int)(run % (N_LEARNING + 1));
-    if (MEMOI_WITHOUT(styles)) style = 0;
-    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
-    search->tightness =
-        search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
-
+    const memoi_item_order ties = memoi_pack_style(search, search->place + search->n_runs++);
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
-                             search->ranked);
+    memoi_greedy_order_items(search->problem, ties, &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-    if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
+    if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
         return 0;
@@ -3550,13 +3275,12 @@ MEMOI int memoi_around_step(memoi_around* around) {
         if (rank == INT32_MAX) break;
         item = &greedy->problem->items[i = greedy->ranked[rank].index];
         top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
         if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
     }
     rank = n_passed < MEMOI_TRIES ? rank : INT32_MAX;
     while (n_passed-- > 0)
-        memoi_unplaced_set(&greedy->unplaced,
-                           greedy->unplaced.place_of[greedy->ranked[passed[n_passed]].index],
+        memoi_unplaced_set(&greedy->unplaced, greedy->ranked[passed[n_passed]].index,
                            passed[n_passed]);
     if (rank < INT32_MAX) {
         greedy->offsets[i] = top;
@@ -3581,7 +3305,7 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         around->is_ahead[i] = is_in_set[i];
         if (!is_in_set[i]) continue;
         greedy->offsets[i] = around->offsets[i];
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
         if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
@@ -3734,41 +3458,51 @@ MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_
     }
 }
 
-/* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+/* Lists where the placed neighbors of item i are in its way, in order of offset; returns how many
+ * there are.  Without lists, all items that begin before i ends are looked at. */
+MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const memoi_problem* problem = e->problem;
     const memoi_neighbors* lists = problem->neighbors;
     const memoi_item* items = problem->items;
-    const int64_t size = items[i].size;
-    const int64_t first = lists->list ? lists->first[i] : 0;
-    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
-    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
-    double weight = 0, least = HUGE_VAL;
+    const int has_lists = lists->list != NULL;
+    const int64_t first = has_lists ? lists->first[i] : 0;
+    const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, top = 0;
 
-    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
-     * before i ends are looked at. */
+    /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
     for (int64_t k = first; k < last; k++) {
-        const int64_t j = lists->list ? lists->list[k] : k;
-        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+        const int64_t j = has_lists ? lists->list[k] : k;
+        if (!has_lists && k % MEMOI_EJECTIONS_BLOCK == 0 &&
             e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
             k += MEMOI_EJECTIONS_BLOCK - 1;
             continue;
         }
-        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
-            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+        if (e->offsets[j] < 0) continue;
+        if (!has_lists && (e->end[j] <= items[i].begin ||
+                           (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j))))
             continue;
-        e->begins[n].key = e->offsets[j] - size;
+        e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
         top = memob_max(top, e->ends[n].key);
         n++;
     }
-    e->n_looks += n + (lists->list ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
-    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
-    /* On the ground, or on top of a neighbor. */
-    for (int64_t k = -1; k < n && least > 0; k++) {
+    e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
+    memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+    return n;
+}
+
+/* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
+ * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
+MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, int64_t capacity,
+                                   double* least) {
+    const memoi_item* items = e->problem->items;
+    int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
+    double weight = 0;
+    *least = HUGE_VAL;
+    for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -3779,22 +3513,33 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
             weight -= e->weight[e->ends[n_ended].index];
             n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
         }
+        MEMO_ASSERT(n_ended <= n_begun && n_fixed >= 0);   /* 2 */
         weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
-        if (n_fixed > 0 || weight >= least) continue;
-        least = weight;
-        place = offset;
+        if (n_fixed > 0 || weight >= *least) continue;
+        *least = weight;
+        found = offset;
     }
+    return found;
+}
+
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_item* item = &e->problem->items[i];
+    const int64_t n = memoi_ejections_look(e, i);
+    double least;
+    const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;
-        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + item->size) continue;
         e->offsets[j] = -1;
+        MEMO_ASSERT(e->n_waiting < e->problem->n_items); /* 1 */
         e->waiting[e->n_waiting++] = (int32_t)j;
     }
     e->offsets[i] = place;
     if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
-                        (double)(items[i].end - items[i].begin);
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)item->size *
+                        (double)(item->end - item->begin);
     return 1;
 }
 
@@ -4130,9 +3875,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     return !a->failed;
 }
 
-/* --- >>marked windows ---
- * Cuts the time of a trace into windows, one for each phase of a layer, at the marks of the trace.
- * Knows nothing of sizes. */
+/* --- windows: one for each phase of a layer, between the marks of the trace --- */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
@@ -4162,9 +3905,7 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
     }
 }
 
-/* --- >>groups and kinds ---
- * Forms groups of the buffers that live inside a window, and finds the groups that are alike.
- * Knows nothing of offsets. */
+/* --- groups of the buffers inside a window, and the kinds of groups that are alike --- */
 
 /* Ends the group that is being made, and begins another; a group of one is no group. */
 MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
@@ -4240,9 +3981,7 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     bilevel->n_kinds = n;
 }
 
-/* --- >>two levels ---
- * The door of bi-level: memoi_bilevel_solve plans each kind once, then the blocks of all groups
- * beside the long-lived buffers, and joins both.  Knows nothing of windows. */
+/* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
 
 /* Plans a level with so many nodes. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
@@ -5184,19 +4923,6 @@ typedef struct memoi_rows_layer {
     double compute_s[2];
 } memoi_rows_layer;
 
-/* A stream of copies, or of the file.  What it does follows each other, so the end of the last is
- * known when it is enqueued. */
-typedef struct memoi_rows_stream {
-    double time_s;  /* what was enqueued has ended */
-    double ready_s; /* what comes next does not begin before */
-} memoi_rows_stream;
-
-/* Bytes of the law, which copies and computation use: when the latest use ends, and the latest
- * that wrote. */
-typedef struct memoi_rows_cell {
-    double used_s, wrote_s;
-} memoi_rows_cell;
-
 /* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
 #define MEMOI_ROWS_LAWS 4
 typedef struct memoi_rows_law {
@@ -5216,78 +4942,31 @@ typedef struct memoi_rows_clock {
     const memob_law* law;                 /* and their law, which is one of */
     memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
     int64_t n_laws;
-    memob_arrays work;      /* for a law */
-    memoi_rows_cell* cells; /* (law.n_cells) */
+    memob_arrays work;       /* for a law */
+    memob_clock now;         /* on which rows and states pass */
+    memob_clock_cell* cells; /* (law.n_cells) */
     int64_t n_cells_most;
-    double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
-    double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
-    double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
-    memoi_rows_stream streams[4];
+    double in_flight_s[2]; /* to the host, to the device: enqueued since a step computed last */
 
-    memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
+    memob_states* states; /* own_states, on the clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events;   /* of its streams: when they happen */
     double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
-/* A stream of copies waits until then, or compute does. */
-MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, double time_s) {
-    double* ready_s = which == MEMOB_SWAP_COMPUTE ? &c->compute_s : &c->streams[which].ready_s;
-    if (time_s <= *ready_s) return;
-    if (which == MEMOB_SWAP_COMPUTE) c->stall_s += time_s - c->compute_s;
-    *ready_s = time_s;
-}
-
-/* Enqueues so many copies.  Each has a start, which does not use the link, and they share bytes. */
-MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copies, double start_s,
-                              double bytes_s) {
-    memoi_rows_stream* stream = &c->streams[which];
-    if (!n_copies) return;
-    if (which != MEMOB_SWAP_FILE) c->in_flight_s[which - 1] += bytes_s;
-    c->late_s += stream->time_s - c->compute_s;
-    stream->time_s =
-        memoi_rows_later(stream->time_s, stream->ready_s) + n_copies * start_s + bytes_s;
-}
-
-/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write. */
+/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write.  Each
+ * has a start, which does not use the link, and they share bytes. */
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
     const memo_swap_plan_desc* desc = c->desc;
     const double rate = is_file
                             ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
                             : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
-    memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
-                       memoi_rows_over((double)n_bytes, rate));
-}
-
-/* What was enqueued on a stream ends then. */
-MEMOI double memoi_rows_end_of(const memoi_rows_clock* c, int32_t which) {
-    return which == MEMOB_SWAP_COMPUTE ? c->compute_s : c->streams[which].time_s;
-}
-
-/* An operation of the law waits for those before that use its bytes, if either writes.  Waits that
- * follow from others, and those for its own stream, change no time. */
-MEMOI void memoi_rows_wait_op(memoi_rows_clock* c, const memob_op* op) {
-    const int32_t* touches = c->law->touches + op->first_touch;
-    double need_s = 0;
-    for (int32_t k = 0; k < op->n_touches; k++) {
-        const memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        need_s = memoi_rows_later(need_s, touches[k] & 1 ? cell->used_s : cell->wrote_s);
-    }
-    memoi_rows_wait(c, op->stream, need_s);
-}
-
-/* It has been enqueued. */
-MEMOI void memoi_rows_record_op(memoi_rows_clock* c, const memob_op* op) {
-    const int32_t* touches = c->law->touches + op->first_touch;
-    const double end_s = memoi_rows_end_of(c, op->stream);
-    for (int32_t k = 0; k < op->n_touches; k++) {
-        memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        cell->used_s = memoi_rows_later(cell->used_s, end_s);
-        if (touches[k] & 1) cell->wrote_s = memoi_rows_later(cell->wrote_s, end_s);
-    }
+    if (!n_copies) return;
+    if (!is_file) c->in_flight_s[which - 1] += bytes_s;
+    memob_clock_add(&c->now, which, n_copies * (is_file ? desc->file_s : desc->copy_s) + bytes_s);
 }
 
 /* A step computes.  Copies that were enqueued since the last one computed make it slower. */
@@ -5299,26 +4978,10 @@ MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
                     memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
         c->in_flight_s[way] = 0;
     }
-    c->compute_s += time_s + slower_s;
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, time_s + slower_s);
 }
 
-/* The engine of states runs on the clock.  The engine calls these functions of its device. */
-MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_stream stream,
-                                          memo_error* error) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int32_t which = (int32_t)(intptr_t)stream;
-    (void)error;
-    if (which && c->streams[which].ready_s > c->streams[which].time_s)
-        memoi_rows_add_job(c, which, 1, 0, 0); /* it waits, but copies nothing */
-    *(double*)(void*)event = memoi_rows_end_of(c, which);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
-                                        memo_error* error) {
-    (void)error;
-    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream, *(double*)(void*)event);
-    return MEMO_STATUS_OK;
-}
+/* The engine of states runs on the clock.  It calls these functions of its device. */
 MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
                                         void* to, const void* from, int64_t size_bytes,
                                         memo_error* error) {
@@ -5334,9 +4997,9 @@ MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_ho
     (void)error;
     if (call->function == memob_states_run_update) {
         const memob_states_update* update = (const memob_states_update*)call->argument;
-        memoi_rows_add_job(c, which, 1, 0,
-                           c->desc->update_host_s_per_byte *
-                               memob_states_update_bytes(c->states, update->layer));
+        memob_clock_add(&c->now, which,
+                        c->desc->update_host_s_per_byte *
+                            memob_states_update_bytes(c->states, update->layer));
     } else {
         const memob_spill_op* op = (const memob_spill_op*)call->argument;
         memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
@@ -5356,7 +5019,8 @@ MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end
     if (updates && pass != MEMOB_UPDATE)
         (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
     if (updates)
-        c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
+        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                        c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
     if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
     (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
@@ -5422,19 +5086,19 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
         n_copies += c->items.n_copies[parts[i].item];
     }
     if (!n_bytes) return;
-    memoi_rows_wait_op(c, op);
+    memob_clock_begin(&c->now, c->cells, c->law, op);
     memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-    memoi_rows_record_op(c, op);
+    memob_clock_end(&c->now, c->cells, c->law, op);
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
     if (!is_end) {
-        memoi_rows_wait_op(c, op);
+        memob_clock_begin(&c->now, c->cells, c->law, op);
         return;
     }
-    memoi_rows_record_op(c, op);
+    memob_clock_end(&c->now, c->cells, c->law, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
     if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
@@ -5452,7 +5116,7 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
-    c->compute_s += c->desc->between_s;
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->between_s);
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -5471,14 +5135,14 @@ MEMOI int memoi_rows_are_near(double a, double b) {
 MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
-    const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
     const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
-    c->late_s = 0;
+    c->now.late_s = 0;
     if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
     memob_walk_batch(walk);
-    pace->compute_s = c->compute_s - begin_s;
-    pace->stall_s = c->stall_s - stalled_s;
-    pace->late_s = c->late_s;
+    pace->compute_s = c->now.time_s[0] - begin_s;
+    pace->stall_s = c->now.stall_s - stalled_s;
+    pace->late_s = c->now.late_s;
     for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
     return memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
@@ -5487,28 +5151,28 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
  * they are steady, and then the last; those between take as long as the steady one. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
-    const double begin_s = c->compute_s;
+    const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
-    c->stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
+    c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
     for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
          n_walked++)
         is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
-    c->stall_s += (n - 1 - n_walked) * pace.stall_s;
+    c->now.stall_s += (n - 1 - n_walked) * pace.stall_s;
     more_s = (n - 1 - n_walked) * pace.compute_s;
     for (int way = 0; way < 2; way++)
         c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
-    end_s = c->compute_s;
-    pace.stall_s = c->stall_s;
+    end_s = c->now.time_s[0];
+    pace.stall_s = c->now.stall_s;
     memob_walk_update(walk, c->states);
-    c->update_s = c->compute_s - end_s;
-    c->stall_s = pace.stall_s;
-    return c->compute_s - begin_s + more_s;
+    c->update_s = c->now.time_s[0] - end_s;
+    c->now.stall_s = pace.stall_s;
+    return c->now.time_s[0] - begin_s + more_s;
 }
 
 MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
@@ -5519,17 +5183,15 @@ MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
  * else happens. */
 MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
-    double sum_s;
-    c->compute_s = 0;
+    memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         if (visit->is_backward && k % order->n_forwards == 0)
             memoi_rows_between(c, k / order->n_forwards);
-        c->compute_s += c->layers[visit->step].compute_s[visit->is_backward];
+        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                        c->layers[visit->step].compute_s[visit->is_backward]);
     }
-    sum_s = c->compute_s * memoi_rows_n_batches(c->desc);
-    c->compute_s = 0;
-    return sum_s;
+    return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
@@ -5544,21 +5206,19 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double batch_s;
 
     /* Nothing is under way. */
-    c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    memset(&c->now, 0, sizeof c->now);
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
-    for (int32_t k = 0; k < 4; k++) c->streams[k].time_s = c->streams[k].ready_s = 0;
 
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
-        c->stall_s *= n;
+        c->now.stall_s *= n;
         for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
-    if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0,
-               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
+    if (c->states->sizes.host_bytes || c->states->update_at == MEMO_UPDATE_DEFERRED) {
         memob_states_reset(c->states);
-        for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
+        for (int k = c->states->update_at == MEMO_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
     }
     return memoi_rows_batches(c, &walk, n);
@@ -5836,14 +5496,11 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
     e->device.context = c;
-    e->device.event_record = memoi_rows_state_record;
-    e->device.event_wait = memoi_rows_state_wait;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
-    for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -5888,8 +5545,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
+        p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
-        p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
@@ -6063,7 +5720,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         return;
     }
     score->step_s = memoi_rows_step(&p->clock);
-    score->stall_s = p->clock.stall_s;
+    score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
 }
@@ -7909,9 +7566,6 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
-    MEMO_ASSERT((int)MEMO_UPDATE_PASS == (int)MEMOB_UPDATE_PASS &&
-                (int)MEMO_UPDATE_FUSED == (int)MEMOB_UPDATE_FUSED &&
-                (int)MEMO_UPDATE_DEFERRED == (int)MEMOB_UPDATE_DEFERRED);
     s->states_desc.update_at = plan->update_at;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
@@ -8443,7 +8097,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
         s->is_fused = 0;
         return MEMO_STATUS_OK;
     }
-    if (s->states->update_at != MEMOB_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
+    if (s->states->update_at != MEMO_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
     memob_states_defer(s->states);
     s->values[1] = s->values[0];
     return MEMO_STATUS_OK;

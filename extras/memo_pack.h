@@ -25,13 +25,16 @@
  *     }
  *
  * CHAPTERS
+ *   streams        holds and gaps as sections, which the exact search takes, and their bound
+ *   sweeps         a plan at once, for very many buffers
+ *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
+ *   styles         runs of the exact search that differ in more than their random numbers
+ *   stacks         few buffers, whose alignments leave holes
+ *   threads        several searches side by side (memo_plan_desc.n_threads)
+ *   cores          a few items that decide whether a capacity is too small
+ *   windows        a large plan is improved where it is highest
  *   bricks         items that fill a rectangle become one: for tilings
  *   parts          parts of a plan that share no item are planned alone
- *   windows        a large plan is improved where it is highest
- *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
- *   cores          a few items that decide whether a capacity is too small
- *   threads        several searches side by side (memo_plan_desc.n_threads)
- *   streams        holds and gaps as sections, which the exact search takes, and their bound
  *   bought waits   which of the waits on offer a plan buys (memo_plan_desc.offers)
  *
  * This header is a part of memo_plan.h's implementation and is of the same release; it has no
@@ -57,7 +60,10 @@
 /* ROOMS, each with the words to search for.
  *     >>reuse                the bound of pairs: items of which none can follow another
  *     >>cover                sections instead of pairs
+ *     >>sweep                items in order of time, from the fullest section both ways
  *     >>first fit            greedy: each item into the lowest hole
+ *     >>styles               how runs of the search differ
+ *     >>stacks               holes that alignments leave in a stack
  *     >>side by side         several searches on threads
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
@@ -471,6 +477,208 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem) {
     return ok;
 }
 
+/* --- >>sweep ---
+ * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
+ *
+ * A plan at once, exact where memory is scarcest.  The items of the fullest section form a stack,
+ * the first to end at the bottom.  From there a pass goes forward in time, and another pass
+ * backward, as if time were mirrored.  Each item goes into a hole between live items, beside the
+ * item whose end is closest to its own: items that end together leave a single hole.  The smaller
+ * the rest of the hole, the better.  Every item stays above all fixed items.
+ *
+ * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
+ * of a step does not depend on the number of items. */
+
+enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
+
+/* A live item, by address.  The hole below it, if there is one, is in a bin. */
+typedef struct memoi_tenant {
+    int32_t below, above;
+    int32_t previous, next; /* in the bin; -1: none */
+    int32_t end;            /* a section, in the direction of the pass */
+} memoi_tenant;
+
+typedef struct memoi_sweep {
+    const memoi_problem* problem;
+    int64_t* offsets;
+    memob_keyed *stack, *begins, *ends;
+    int64_t n_stack;
+    double near; /* share of a life within which ends are near; the cost of others is quadratic */
+    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
+    int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
+} memoi_sweep;
+
+/* Eight bins for each power of two. */
+MEMOI int memoi_sweep_bin(int64_t size) {
+    int shift = 0;
+    while (size >> shift >= 16) shift++;
+    return 8 * shift + (int)(size >> shift);
+}
+
+/* The hole below an item; the last block has one below the bound. */
+MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
+    const memoi_problem* problem = sweep->problem;
+    const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
+    memoi_range hole;
+    hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
+    hole.end = i < n ? sweep->offsets[i] : memob_align_up(problem->lower_bound, problem->step);
+    return hole;
+}
+
+/* Puts the hole below an item into its bin, or takes it out. */
+MEMOI void memoi_sweep_list(memoi_sweep* sweep, int32_t i, int is_new) {
+    memoi_tenant* block = &sweep->blocks[i];
+    const memoi_range hole = memoi_sweep_hole(sweep, i);
+    int32_t* first;
+    if (hole.end <= hole.begin) return;
+    first = &sweep->bins[memoi_sweep_bin(hole.end - hole.begin)];
+    if (is_new) {
+        block->previous = -1;
+        block->next = *first;
+        *first = i;
+        if (block->next >= 0) sweep->blocks[block->next].previous = i;
+    } else {
+        if (block->next >= 0) sweep->blocks[block->next].previous = block->previous;
+        *(block->previous >= 0 ? &sweep->blocks[block->previous].next : first) = block->next;
+    }
+}
+
+MEMOI void memoi_sweep_put(memoi_sweep* sweep, int32_t i, int32_t above, int64_t offset) {
+    const int32_t below = sweep->blocks[above].below;
+    memoi_sweep_list(sweep, above, 0);
+    sweep->offsets[i] = offset;
+    sweep->blocks[i].below = below;
+    sweep->blocks[i].above = above;
+    sweep->blocks[below].above = sweep->blocks[above].below = i;
+    memoi_sweep_list(sweep, i, 1);
+    memoi_sweep_list(sweep, above, 1);
+}
+
+MEMOI void memoi_sweep_free(memoi_sweep* sweep, int32_t i) {
+    const int32_t below = sweep->blocks[i].below, above = sweep->blocks[i].above;
+    memoi_sweep_list(sweep, i, 0);
+    memoi_sweep_list(sweep, above, 0);
+    sweep->blocks[below].above = above;
+    sweep->blocks[above].below = below;
+    memoi_sweep_list(sweep, above, 1);
+}
+
+/* Places an item into the best of the smallest holes.  An item that fits no hole, or is stacked,
+ * goes on top of all live items. */
+MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
+    const memoi_item* item = &sweep->problem->items[i];
+    int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
+    int64_t offset = memob_align_up(memoi_sweep_hole(sweep, above).begin, item->alignment);
+    int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
+    const double near = sweep->near * (double)(item->until - item->begin);
+    double least = HUGE_VAL;
+
+    /* The hole and the side with the least cost: an end near the neighbor's, little left over. */
+    for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
+        for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
+            const memoi_range hole = memoi_sweep_hole(sweep, k);
+            const int64_t low = memob_align_up(hole.begin, item->alignment);
+            const int64_t high = (hole.end - item->size) / item->alignment * item->alignment;
+            if (low + item->size > hole.end) continue;
+            for (side = 0; side < 2; side++, looks++) {
+                const int32_t neighbor = side ? k : sweep->blocks[k].below;
+                double apart =
+                    fabs((double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end);
+                double rest = (double)(hole.end - hole.begin - item->size + item->size / 64 + 1);
+                double cost = (apart * (apart > near ? apart : near) + 1) * rest;
+                if (cost >= least) continue;
+                least = cost;
+                above = k;
+                offset = side ? high : low;
+            }
+        }
+    }
+    memoi_sweep_put(sweep, i, above, offset);
+}
+
+/* Stacks the items of a section, and places all that begin behind it, in their order. */
+MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward) {
+    const memoi_problem* problem = sweep->problem;
+    const int64_t n = problem->n_items, n_sections = problem->n_sections;
+    const int64_t from = is_backward ? n_sections - 1 - section : section;
+    memob_keyed *begins = sweep->begins, *ends = sweep->ends;
+    memoi_tenant* last = &sweep->blocks[n];
+    int64_t n_free = 0, over = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) continue;
+        begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
+        ends[n_free].key = is_backward ? n_sections - item->begin : item->until;
+        sweep->blocks[i].end = (int32_t)ends[n_free].key;
+        begins[n_free].index = ends[n_free].index = i;
+        n_free++;
+    }
+    memob_keyed_sort(begins, n_free);
+    memob_keyed_sort(ends, n_free);
+    memset(sweep->bins, -1, sizeof sweep->bins);
+    last->below = last->above = (int32_t)n;
+    last->end = INT32_MAX;
+    memoi_sweep_list(sweep, (int32_t)n, 1);
+    for (int64_t k = 0; k < sweep->n_stack; k++)
+        memoi_sweep_place(sweep, (int32_t)sweep->stack[k].index, 1);
+
+    /* Items that end at a section are over before others begin there. */
+    while (over < n_free && ends[over].key <= from) over++;
+    for (int64_t k = 0; k < n_free; k++) {
+        if (begins[k].key <= from) continue;
+        for (; ends[over].key <= begins[k].key; over++)
+            memoi_sweep_free(sweep, (int32_t)ends[over].index);
+        memoi_sweep_place(sweep, (int32_t)begins[k].index, 0);
+    }
+}
+
+/* Sets all offsets.  near: 0, or a share of an item's life (memoi_sweep).  0: no memory. */
+MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* offsets) {
+    const int64_t n = problem->n_items;
+    int64_t fullest = 0;
+    int ok;
+    memob_arrays a = MEMO_ZERO(memob_arrays);
+    memoi_sweep sweep;
+    memset(&sweep, 0, sizeof sweep);
+    sweep.problem = problem;
+    sweep.near = near;
+    sweep.offsets = offsets;
+
+    sweep.stack = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.begins = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.ends = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.blocks = MEMOB_ARRAY(&a, memoi_tenant, n + 1);
+    ok = !a.failed;
+    if (ok) {
+        for (int64_t i = 1; i < problem->n_sections; i++)
+            if (problem->section_bounds[i] > problem->section_bounds[fullest]) fullest = i;
+        for (int64_t i = 0; i < n; i++) {
+            const memoi_item* item = &problem->items[i];
+            offsets[i] = item->fixed;
+            if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
+            sweep.stack[sweep.n_stack].key = item->until;
+            sweep.stack[sweep.n_stack++].index = i;
+        }
+
+        memob_keyed_sort(sweep.stack, sweep.n_stack);
+        memoi_sweep_pass(&sweep, fullest, 0);
+        memoi_sweep_pass(&sweep, fullest, 1);
+    }
+    memob_arrays_free(&a);
+    return ok;
+}
+
+/* Two sweeps; only the first if its plan meets the target, or time is up.  0: no memory. */
+MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best) {
+    static const double near[] = {0, 0.125}; /* queues; lives of any length */
+    for (int k = 0; k < 2 && !MEMOI_WITHOUT(sweep); k++) {
+        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
+        if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
+        memoi_solution_offer(greedy->problem, greedy->offsets, best);
+    }
+    return 1;
+}
+
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
@@ -595,6 +803,96 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
     return ok;
 }
 
+/* --- >>styles ---
+ * Knows: runs of the exact search.  Knows nothing of capacities.
+ *
+ * Runs try each rank of ties with each kind of tightness.  A later run does not learn from the
+ * sections that failed. */
+
+/* The item at the floor that meets the tightest section comes next: the section with the least */
+typedef enum memoi_tightness {
+    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
+    MEMOI_TIGHT_SLACK,    /* room left over */
+    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
+    MEMOI_N_TIGHTNESSES
+} memoi_tightness;
+
+MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run) {
+    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
+    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_LIFETIME};
+    const int style = MEMOI_WITHOUT(styles) ? 0 : (int)(run % (N_LEARNING + 1));
+    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
+    search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;
+    return ranks[style % N_RANKS];
+}
+
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
+                                  int64_t n_choices) {
+    double tightness = (slack + 1) * (double)n_choices;
+    if (search->tightness == (int)MEMOI_TIGHT_CHOICES)
+        tightness = (double)n_choices + 1e-7 * slack;
+    else if (search->tightness == (int)MEMOI_TIGHT_SLACK)
+        tightness = 1000 * slack + (double)n_choices;
+    return search->use_weights ? tightness / search->weight[s] : tightness;
+}
+
+/* --- >>stacks ---
+ * Knows: sets of items that live together, one bit each.  Knows nothing of other sections.
+ *
+ * The holes that alignments leave in the best stack of a set, in a problem of few items.  What is
+ * known of a set serves all nodes within the capacity. */
+
+enum {
+    MEMOI_BASES_FIRST = 1 << 12,
+    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
+    MEMOI_BASES_MOST = 1 << 19
+};
+
+/* The largest spare room of a set of items. */
+MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
+    int64_t most = 0;
+    for (; set && search->problem->spare > 0; set &= set - 1)
+        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
+    return most;
+}
+
+/* Sets are learned as the run goes on, so that learning never takes much longer than the search
+ * itself. */
+MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most) {
+    const memoi_item* items = search->problem->items;
+    int64_t best = -1;
+    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
+    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
+    best = memob_map_get(&search->bases, (int64_t)set) - 1;
+    if (best > -2) return best;
+    learned = memob_min(learned, MEMOI_BASES_MOST);
+    if (search->bases.n_filled >= learned) return most;
+
+    /* The lowest item lies below a stack of all other items. */
+    best = -1;
+    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
+        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        const uint64_t others = set & ~((uint64_t)1 << i);
+        int64_t base = most;
+        if (others) {
+            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
+            base = memoi_pack_base(search, others, base) - size;
+        }
+        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+    }
+    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
+        search->is_out_of_memory = 1;
+    return best;
+}
+
+MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                              int64_t most) {
+    const uint64_t others = set & ~((uint64_t)1 << i);
+    most += search->size[i] + memoi_search_spare(search, others);
+    return !(set & search->aligned) || !others || end <= memoi_pack_base(search, others, most);
+}
+
 /* --- >>side by side ---
  * Knows: threads.  Knows nothing of how one search decides.
  *
@@ -635,6 +933,25 @@ MEMOI int memoi_team_create(memoi_team* team, memoi_search* first, int64_t n) {
         made->place = team->n++;
     }
     return 1;
+}
+
+/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
+ * the search breaks ties. */
+MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
+    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
+}
+
+MEMOI void memoi_pack_answer(struct memoi_search* search) {
+    const int64_t now = memoi_search_moment_of(search);
+    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
+    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
+MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search) {
+    return search->answered &&
+           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search);
 }
 
 /* Runs until there is an answer or the budget is spent. */
@@ -1189,17 +1506,19 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 }
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, each time with so many nodes.  Errors: no memory. */
+ * is left, each time with so many nodes.  n_tries: orders; a tiling gets MEMOI_TRIES.  Errors: no
+ * memory. */
 MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
-                                     int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
-                                     memo_error* error) {
+                                     int64_t n_tries, int64_t n_nodes, memoi_effort* effort,
+                                     memoi_solution* best, memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    const int64_t n_tries = memoi_bricks_filled(problem) > 99 ? MEMOI_TRIES : MEMOI_SHARE;
-    memoi_effort own = memoi_effort_take(effort, n_tries * n_nodes);
+    memoi_effort own;
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
+    if (memoi_bricks_filled(problem) > 99) n_tries = MEMOI_TRIES;
+    own = memoi_effort_take(effort, n_tries * n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
     b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
@@ -1277,7 +1596,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
     if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status = memoi_bricks_solve(&part, goal, round, n_nodes / MEMOI_SHARE, &own, &inner, error);
+        status = memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes / MEMOI_SHARE, &own,
+                                    &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const int created = memoi_ejections_create(&ejections, &part, own.seed);
         if (created > 0)
@@ -1359,8 +1679,9 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
                                    &n_parts, error);
     loop->is_apart = n_parts > 1;
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
-        status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
-                                    effort, best, error);
+        status =
+            memoi_bricks_solve(problem, goal, loop->round, loop->round ? MEMOI_TRIES : MEMOI_SHARE,
+                               memoi_loop_share(loop, n_nodes), effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
         !MEMOI_WITHOUT(windows) &&
         !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,

@@ -243,7 +243,7 @@ extern "C" {
  *     >>list                 the visits of a step
  *     >>waits                which operation waits for which
  *     >>law                  what travels when, in a step
- *     >>clock                seconds of a step
+ *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file

@@ -77,30 +77,19 @@ extern "C" {
  * memo.h, and the rooms above it.
  *
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
- *     >>problem                a plan in units of size and sections of time
+ *     >>problem                a plan in units of size and sections of time; the planner in a page
  *     >>sections               the largest sets of items that live together, and bounds
  *     >>items                  buffers as items
  *     >>holds                  pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
- *     >>unplaced               the first item in order within an interval of sections
- *     >>greedy                 engine: orders of items
- *     >>lowest offset          the item that can lie lowest comes next
- *     >>sweep                  items in order of time, from the fullest section both ways
- *     >>greedy runs            one order after the other
  *     >>pack doors             where extras/memo_pack.h adds
+ *     >>greedy                 engine: the item that can lie lowest comes next
  *     >>exact search           engine: is there a plan within a capacity?
- *     >>search state           what a node knows, and how it is undone
- *     >>pruning                bounds of a section's items; failures that are remembered
- *     >>branching              which item is first among its neighbors
- *     >>smallest peak          runs of the search, one capacity after the other
  *     >>full sections          engine: the items that live there come first, others around them
  *     >>ejections              engine: items above a capacity take the places of others
  *     >>mixed-integer program  engine: the paper's, by lp_solve
  *     >>bi-level               engine: layers once, then what joins them
- *     >>marked windows         windows of layers from marks
- *     >>groups and kinds       buffers of a window; groups that are alike
- *     >>two levels             the inner plans and the outer one
  *     >>loop                   which engine comes next: rounds of work that doubles
  *     >>plan solve             memo_plan_solve
  *   2 profile
@@ -160,24 +149,13 @@ extern "C" {
 #include "plan/offsets/holds.h"
 #include "plan/offsets/solution.h"
 #include "plan/offsets/neighbors.h"
-#include "plan/offsets/unplaced.h"
-#include "plan/offsets/greedy.h"
-#include "plan/offsets/lowest_offset.h"
-#include "plan/offsets/sweep.h"
-#include "plan/offsets/greedy_runs.h"
 #include "plan/offsets/pack_doors.h"
+#include "plan/offsets/greedy.h"
 #include "plan/offsets/exact_search.h"
-#include "plan/offsets/search_state.h"
-#include "plan/offsets/pruning.h"
-#include "plan/offsets/branching.h"
-#include "plan/offsets/smallest_peak.h"
 #include "plan/offsets/full_sections.h"
 #include "plan/offsets/ejections.h"
 #include "plan/offsets/mixed_integer_program.h"
 #include "plan/offsets/bi_level.h"
-#include "plan/offsets/marked_windows.h"
-#include "plan/offsets/groups_and_kinds.h"
-#include "plan/offsets/two_levels.h"
 #include "plan/offsets/loop.h"
 #include "plan/offsets/plan_solve.h"
 #include "plan/profile.h"

@@ -41,13 +41,6 @@ typedef enum memob_order {
     MEMOB_ORDER_TURNS        /* as listed in turns */
 } memob_order;
 
-typedef enum memob_update_at {
-    MEMOB_UPDATE_NONE = 0,
-    MEMOB_UPDATE_PASS,    /* behind all other visits */
-    MEMOB_UPDATE_FUSED,   /* behind the last BACKWARD or WEIGHTS of the layer */
-    MEMOB_UPDATE_DEFERRED /* before the first FORWARD of the layer, in the next list */
-} memob_update_at;
-
 /* Zero means the default. */
 typedef struct memob_list_desc {
     int32_t n_layers;                  /* at least 1 */
@@ -55,7 +48,7 @@ typedef struct memob_list_desc {
     int32_t has_ends;                  /* FIRST and LAST are visited */
     int32_t is_forward_only;
     int32_t order;  /* memob_order */
-    int32_t update; /* memob_update_at */
+    int32_t update; /* memo_update_at; 0: none */
     const memob_turn* turns;
     int32_t n_turns, n_chunks; /* 0 chunks: 1; a divisor of n_layers */
 } memob_list_desc;
@@ -170,21 +163,21 @@ MEMOI void memoi_list_place_updates(memob_list* list, const memob_visit* visits,
     const int32_t at = list->desc.update, n_layers = list->desc.n_layers;
     for (int32_t k = 0; k < n; k++)
         n_left[visits[k].layer + 1] +=
-            (visits[k].pass == MEMOB_FORWARD) == (at == MEMOB_UPDATE_DEFERRED);
+            (visits[k].pass == MEMOB_FORWARD) == (at == MEMO_UPDATE_DEFERRED);
     for (int32_t k = 0; k < n; k++) {
         const memob_visit* v = &visits[k];
         int32_t* left = &n_left[v->layer + 1];
         const int is_forward = v->pass == MEMOB_FORWARD;
-        if (at == MEMOB_UPDATE_DEFERRED && is_forward && *left) {
+        if (at == MEMO_UPDATE_DEFERRED && is_forward && *left) {
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 1);
             *left = 0;
         }
         memoi_list_add(list, v->pass, v->layer, v->slice, v->micro_batch, 0);
-        MEMO_ASSERT(at != MEMOB_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
-        if (at == MEMOB_UPDATE_FUSED && !is_forward && --*left == 0)
+        MEMO_ASSERT(at != MEMO_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
+        if (at == MEMO_UPDATE_FUSED && !is_forward && --*left == 0)
             memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 0);
     }
-    for (int32_t l = -1; l <= n_layers && at == MEMOB_UPDATE_PASS; l++)
+    for (int32_t l = -1; l <= n_layers && at == MEMO_UPDATE_PASS; l++)
         if (n_left[l + 1]) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0, 0);
     MEMO_ASSERT(list->n_visits <= n + n_layers + 2); /* 4 */
 }

@@ -1,8 +1,9 @@
 #pragma once
+#include "memo/clock.h"
 #include "memo/engine.h"
-#include "memo/law.h"
 /* ---- >>sink -------------------------------------------------------------------------------------
- * Knows: how operations of a law wait for each other on a device.  Knows nothing of what they move.
+ * Knows: how operations of a law wait for each other, on a device or on a clock.  Knows nothing of
+ * what they move.
  *
  * An engine enqueues operations in the order of a law, or leaves some out.  Waits come from what
  * was enqueued, so they are right in every order.
@@ -16,6 +17,9 @@ typedef struct memob_sink {
     memob_records records;
     int32_t first_event[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
+    /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
+    memob_clock* clock;
+    memob_clock_cell* cells; /* (law.n_cells) */
 } memob_sink;
 
 /* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
@@ -60,9 +64,36 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
+/* Operation k begins, when those before are over for which it waits.  Returns its number. */
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
+    const memob_op* op = &sink->law.ops[k];
+    memob_numbers wait;
+    int64_t number = 0;
+    if (sink->clock) {
+        memob_clock_begin(sink->clock, sink->cells, &sink->law, op);
+        return number;
+    }
+    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
+    memoi_sink_wait(sink, op->stream, &wait);
+    return number;
+}
+
+/* All of it is enqueued, and others will wait for it. */
+MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
+    const memob_op* op = &sink->law.ops[k];
+    if (sink->clock)
+        memob_clock_end(sink->clock, sink->cells, &sink->law, op);
+    else
+        (void)memoi_sink_record(sink, op->stream, number);
+}
+
 /* A stream waits for all that the trainer has given another. */
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
+    if (sink->clock) {
+        memoi_clock_follow(sink->clock, stream, other);
+        return;
+    }
     if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
     wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
     memoi_sink_wait(sink, stream, &wait);
@@ -72,6 +103,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
 MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_engine* e = &sink->engine;
     int32_t events[MEMOB_N_STREAMS];
+    if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
         const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
         events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
@@ -81,7 +113,18 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
                 memob_engine_wait(e, s, sink->first_event[other] + events[other]);
     if (e->status) return;
-    memoi_waits_join(&sink->waits);
+    if (!sink->clock) memoi_waits_join(&sink->waits);
+    sink->has_failed = 0;
+}
+
+/* As if nothing had been enqueued: all of it is over. */
+MEMOI void memoi_sink_reset(memob_sink* sink) {
+    if (sink->clock) {
+        memset(sink->cells, 0, (size_t)sink->law.n_cells * sizeof *sink->cells);
+        return;
+    }
+    memoi_waits_reset(&sink->waits);
+    memset(sink->records.n, 0, sizeof sink->records.n);
     sink->has_failed = 0;
 }
 

@@ -29,8 +29,12 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status)
-        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
+    if (status) return status;
+    if (sink->clock) {
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+        return sink->cells ? MEMO_STATUS_OK : memob_no_memory(error, "the clock of states");
+    }
+    status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
     if (status) return status;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
     memoi_sink_count_events(sink, n_streams);
@@ -56,7 +60,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, !sizes->host_bytes ? 0 : launches ? 4 : 3, error);
+    status = memob_states_prepare(states, launches ? 4 : sizes->host_bytes ? 3 : 0, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -162,18 +166,16 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    memob_numbers wait;
     int64_t number;
     int32_t n_moves = 0;
     for (int32_t i = 0; i < op->n_parts; i++)
         n_moves += memoi_states_moves(states, op->kind, parts[i].item);
     if (sink->engine.status || !n_moves) return;
-    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
-    memoi_sink_wait(sink, op->stream, &wait);
+    number = memoi_sink_begin(sink, k);
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
-    (void)memoi_sink_record(sink, op->stream, number);
+    memoi_sink_end(sink, k, number);
 }
 
 /* The copies up to the next visit. */
@@ -251,7 +253,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else if (memoi_use_changes(use))
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) (void)memoi_sink_record(&states->sink, op->stream, states->number);
+    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -287,7 +289,6 @@ MEMOI void memoi_states_open(memob_states* states) {
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
-    memob_numbers wait;
 
     /* What the visit writes is there from now on. */
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
@@ -303,8 +304,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->number = memob_law_add(&sink->law, &sink->waits, states->op, &wait);
-    memoi_sink_wait(sink, op->stream, &wait);
+    states->number = memoi_sink_begin(sink, states->op);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -359,7 +359,7 @@ MEMOI int memob_states_is_open(const memob_states* states) {
 
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
-    MEMO_ASSERT(states->update_at == MEMOB_UPDATE_DEFERRED && !states->is_pending && !states->list);
+    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending && !states->list);
     states->is_due = 0;
     states->is_pending = 1;
 }
@@ -372,7 +372,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
-    const int is_fused = is_last && states->update_at == MEMOB_UPDATE_FUSED;
+    const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
     const int32_t backward = is_fused  ? is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED
                              : is_more ? MEMOB_STATES_MORE_BACKWARD
                                        : MEMOB_STATES_BACKWARD;
@@ -468,13 +468,10 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 
 /* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */
 MEMOI void memob_states_reset(memob_states* states) {
-    memob_sink* sink = &states->sink;
     states->n_unseen = states->is_pending = 0;
     (void)memob_states_abandon(states, NULL);
     for (int32_t i = 0; i < states->n_layers * states->n_states; i++) memoi_states_drop(states, i);
-    memoi_waits_reset(&sink->waits);
-    memset(sink->records.n, 0, sizeof sink->records.n);
-    sink->has_failed = 0;
+    memoi_sink_reset(&states->sink);
 }
 
 /* --- both engines --- */
@@ -534,7 +531,7 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
 
 /* The update after the last micro-batch of a step. */
 MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
-    if (states && states->update_at == MEMOB_UPDATE_DEFERRED) memob_states_defer(states);
+    if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
     if (!states || !memob_states_is_due(states)) return;
     for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
         w->layer(w->user, MEMOB_UPDATE, layer, 0);

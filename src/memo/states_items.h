@@ -20,8 +20,8 @@
 MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
     const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
     const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
-    const int is_fused = update_at == MEMOB_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMOB_UPDATE_DEFERRED;
+    const int is_fused = update_at == MEMO_UPDATE_FUSED;
+    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
     switch (list) {
     case MEMOB_STATES_NOTHING: return 0;
     case MEMOB_STATES_FORWARD:
@@ -104,7 +104,7 @@ MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMOB_UPDATE_DEFERRED)
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
             memoi_states_add_update(states, l, deferred, 1);
         memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
         memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
@@ -125,7 +125,7 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
-        if (states->update_at != MEMOB_UPDATE_FUSED || l == last) continue;
+        if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
         if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
         memoi_states_add_update(states, l, fused, 0);
     }

@@ -30,7 +30,7 @@ typedef struct memob_states_desc {
     const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
-    int32_t update_at; /* memob_update_at; NONE: PASS.  On the host DEFERRED is PASS, too */
+    int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
      * on a thread of the device, by launch_host on the file's stream.  All states that the update
@@ -266,8 +266,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->update_at = desc->update_at;
-    if (desc->update_host && desc->update_at == MEMOB_UPDATE_DEFERRED)
-        states->update_at = MEMOB_UPDATE_PASS;
+    if (desc->update_host && desc->update_at == MEMO_UPDATE_DEFERRED)
+        states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
         MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);

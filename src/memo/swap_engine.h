@@ -305,16 +305,14 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_co
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    memob_numbers wait;
     int64_t number;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
-    number = memob_law_add(&swap->sink.law, &swap->sink.waits, k, &wait);
-    memoi_sink_wait(&swap->sink, op->stream, &wait);
+    number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
         (void)memoi_swap_transfer(swap, op, 0);
-    if (op->is_awaited) (void)memoi_sink_record(&swap->sink, op->stream, number);
+    if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,

@@ -198,9 +198,9 @@ static void run_steps(int n_steps, int has_surprises) {
                          (int32_t)memo_test_int(0, STATES - 1), (int)memo_test_int(0, 1));
             run_batch(k == n - 1 && !is_late, 0);
         }
-        if (p.engine->update_at == MEMOB_UPDATE_DEFERRED && !p.engine->updates)
+        if (p.engine->update_at == MEMO_UPDATE_DEFERRED && !p.engine->updates)
             memob_states_defer(p.engine);
-        else if (p.engine->update_at != MEMOB_UPDATE_FUSED || is_late)
+        else if (p.engine->update_at != MEMO_UPDATE_FUSED || is_late)
             run_updates();
         if (!has_surprises || memo_test_int(0, 4)) continue;
         if (p.engine->is_pending) run_updates(); /* a flush */
@@ -217,14 +217,15 @@ static void run_steps(int n_steps, int has_surprises) {
 static void random_problem(int is_all_streamed) {
     static const uint32_t uses[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE, 3};
     const int has_file = memo_test_int(0, 2) == 0, on_host = !has_file && memo_test_int(0, 2) == 0;
+    const int is_empty = on_host && memo_test_int(0, 3) == 0; /* updates of no state */
     memset(&p, 0, sizeof p);
     p.desc.n_layers = (int32_t)memo_test_int(3, LAYERS_MAX);
     p.desc.n_states = STATES;
-    p.desc.update_at = (int32_t)memo_test_int(MEMOB_UPDATE_PASS, MEMOB_UPDATE_DEFERRED);
+    p.desc.update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
     for (int32_t s = 0; s < STATES; s++) {
         p.states[s].name = "state";
         p.states[s].uses = uses[s] | (!s && memo_test_int(0, 1) ? MEMO_STATE_MADE : 0u);
-        p.states[s].size_bytes = memo_test_int(1, BYTES_MAX);
+        p.states[s].size_bytes = is_empty ? 0 : memo_test_int(1, BYTES_MAX);
         p.states[s].kinds = memo_test_int(0, 2) ? 0 : 3;
     }
     for (int32_t l = 0; l < p.desc.n_layers; l++) {

@@ -329,6 +329,93 @@ TEST(windows_keep_the_node_limit) {
     CHECK_IS(n_full, >, 0);
 }
 
+/* Buffers that end in the order in which they begin: a sweep alone leaves few holes. */
+TEST(sweeps_keep_queues_dense) {
+    for (int k = 0; k < 8; k++) {
+        own_problem problem;
+        own_plan* plan = new_plan(8000, 0, 1);
+        for (int64_t i = 0; i < plan->n_buffers; i++) {
+            const int64_t size_bytes = memo_test_int(1, 2000);
+            put_buffer(plan, i, i, i + 500 + (k % 2 ? memo_test_int(0, 50) : 0), size_bytes);
+        }
+        pose(plan, &problem);
+        own_solution best = new_solution(&problem);
+        const memoi_deadline clock = {.deadline = k / 2 * 1e9};
+        CHECK(k < 4 ? !memoi_greedy_solve(&problem, 0, 5, INT64_MAX - 1, &clock, &best, &error)
+                    : memoi_sweep_run(&problem, 0.125, best.offsets));
+        memoi_plan_store(plan, &problem, &best, "greedy");
+        CHECK_OK(memo_plan_validate(plan, &error));
+        double above = (double)plan->peak_bytes / (double)plan->lower_bound_bytes - 1;
+        CHECK_CASE(above < (k % 2 ? 0.04 : 0.01), "case %d: %.2f %%", k, 100 * above);
+    }
+}
+
+/* Can a set of items lie on each other from an offset to the capacity?  By all orders. */
+static int is_stackable(const memoi_problem* problem, int set, int64_t from, int64_t capacity) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        int64_t low = memob_align_up(from, item->alignment);
+        if (set >> i & 1 && memoi_item_top(item, low) <= capacity &&
+            is_stackable(problem, set & ~(1 << i), low + item->size, capacity))
+            return 1;
+    }
+    return set == 0;
+}
+
+/* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher
+ * bound. */
+TEST(alignments_leave_holes_in_a_stack) {
+    int n_holes = 0;
+    for (int k = 0; k < 300; k++) {
+        own_problem problem;
+        memoi_search search;
+        int64_t n = memo_test_int(2, 5), sum = 0, i, base;
+        own_plan* plan = new_plan(n, 0, 1);
+        for (i = 0; i < n; i++) {
+            memo_buffer* buffer = put_buffer(plan, i, 0, 1, memo_test_int(1, 12));
+            buffer->alignment_bytes = (int64_t)1 << memo_test_int(0, 3);
+        }
+        pose(plan, &problem);
+        CHECK(memoi_neighbors_list(&problem) == 1);
+        const memoi_deadline clock = {.deadline = HUGE_VAL};
+        CHECK(memoi_search_create(&search, &problem, 0, &clock) == 1);
+        for (i = 0; i < n; i++) sum += problem.items[i].size;
+        search.capacity = memob_max(sum + memo_test_int(-2, 12), 0);
+        const uint64_t all = ((uint64_t)1 << n) - 1;
+        const int64_t most = search.capacity - sum + memoi_search_spare(&search, all);
+        for (base = search.capacity; base >= 0; base--)
+            if (is_stackable(&problem, (1 << n) - 1, base, search.capacity)) break;
+        n_holes += base < most;
+        search.node_begin = 1 << 20; /* nothing may be learned yet */
+        CHECK_IS(memoi_pack_base(&search, all, most), >=, base);
+        search.node_begin = 0;
+        CHECK_IS(memoi_pack_base(&search, all, most), ==, base);
+        memoi_search_free(&search);
+    }
+    CHECK_CASE(n_holes > 50, "%d with holes", n_holes);
+}
+
+/* Holes that alignments leave prune the search: most of these plans are proven within few nodes. */
+TEST(plans_with_alignments_are_proven) {
+    static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
+    int n_proven = 0;
+    for (int k = 0; k < 40; k++) {
+        int64_t n = 25;
+        own_plan* plan = new_plan(n, 0, 1);
+        for (int64_t i = 0; i < n; i++) {
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->begin = memo_test_int(0, 25);
+            buffer->end = buffer->begin + memo_test_int(3, 15);
+            buffer->size_bytes = sizes[memo_test_int(0, 6)];
+            buffer->alignment_bytes = memo_test_int(0, 2) ? 1 : (int64_t)8 << memo_test_int(0, 2);
+        }
+        memo_plan_desc desc = {.node_limit = 5000, .time_limit_s = 1000};
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_proven >= 26, "%d of 40 are proven", n_proven);
+}
+
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
 TEST(threads_give_the_same_plan_twice) {
     int n_other = 0;

@@ -733,7 +733,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     int64_t n_backwards = 0, n_passed = 0;
     double last_s = 0;
     memo_swap_times times = swap_times_of(&k->p.desc, k->times);
-    const int is_deferred = k->states.update_at == MEMOB_UPDATE_DEFERRED && !k->states.update_host;
+    const int is_deferred = k->states.update_at == MEMO_UPDATE_DEFERRED && !k->states.update_host;
     times.n_steps = !k->p.desc.states ? 1 : is_deferred ? 3 : 2;
     if (k->p.desc.states) times.n_micro_batches = k->p.desc.micro_batches;
     own_schedule* schedule = schedule_of_swap(swap, &times);
@@ -761,7 +761,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
     if (is_deferred) return ends_s[2] - ends_s[1]; /* the first step has no updates */
-    if (k->states.update_at == MEMOB_UPDATE_PASS) *update_s = updated_s[1] - ends_s[1];
+    if (k->states.update_at == MEMO_UPDATE_PASS) *update_s = updated_s[1] - ends_s[1];
     return updated_s[1] - updated_s[0];
 }
 
@@ -889,7 +889,7 @@ static void random_states(kinds_problem* k) {
     memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
     d->n_layers = k->p.swap.n_layers / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
-    d->update_at = (int32_t)memo_test_int(MEMOB_UPDATE_PASS, MEMOB_UPDATE_DEFERRED);
+    d->update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
         k->table[i].size_bytes = memo_test_int(0, 2 * 900 * k->p.swap.n_rows);

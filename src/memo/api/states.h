@@ -22,3 +22,10 @@ typedef struct memo_state {
     uint32_t kinds; /* bit k: layers of kind k have the state; 0: all layers */
 } memo_state;
 #define MEMO_STATES_MAX 32
+
+/* When states are updated. */
+typedef enum memo_update_at {
+    MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */
+    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
+    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+} memo_update_at;

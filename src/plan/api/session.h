@@ -273,12 +273,7 @@ typedef enum memo_update {
     MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
 } memo_update;
 
-/* When they are updated. */
-typedef enum memo_update_at {
-    MEMO_UPDATE_PASS = 1, /* in memo_session_update */
-    MEMO_UPDATE_FUSED,    /* in the last backward of a step */
-    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
-} memo_update_at;
+/* When a trainer lets memo update them, see memo_update_at. */
 enum {
     MEMO_MAY_DEFER = 1,
     MEMO_MAY_FUSE = 2,

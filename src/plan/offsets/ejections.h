@@ -51,41 +51,51 @@ MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_
     }
 }
 
-/* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+/* Lists where the placed neighbors of item i are in its way, in order of offset; returns how many
+ * there are.  Without lists, all items that begin before i ends are looked at. */
+MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const memoi_problem* problem = e->problem;
     const memoi_neighbors* lists = problem->neighbors;
     const memoi_item* items = problem->items;
-    const int64_t size = items[i].size;
-    const int64_t first = lists->list ? lists->first[i] : 0;
-    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
-    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
-    double weight = 0, least = HUGE_VAL;
+    const int has_lists = lists->list != NULL;
+    const int64_t first = has_lists ? lists->first[i] : 0;
+    const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, top = 0;
 
-    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
-     * before i ends are looked at. */
+    /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
     for (int64_t k = first; k < last; k++) {
-        const int64_t j = lists->list ? lists->list[k] : k;
-        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+        const int64_t j = has_lists ? lists->list[k] : k;
+        if (!has_lists && k % MEMOI_EJECTIONS_BLOCK == 0 &&
             e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
             k += MEMOI_EJECTIONS_BLOCK - 1;
             continue;
         }
-        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
-            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+        if (e->offsets[j] < 0) continue;
+        if (!has_lists && (e->end[j] <= items[i].begin ||
+                           (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j))))
             continue;
-        e->begins[n].key = e->offsets[j] - size;
+        e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
         top = memob_max(top, e->ends[n].key);
         n++;
     }
-    e->n_looks += n + (lists->list ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
-    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
-    /* On the ground, or on top of a neighbor. */
-    for (int64_t k = -1; k < n && least > 0; k++) {
+    e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
+    memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+    return n;
+}
+
+/* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
+ * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
+MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, int64_t capacity,
+                                   double* least) {
+    const memoi_item* items = e->problem->items;
+    int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
+    double weight = 0;
+    *least = HUGE_VAL;
+    for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -96,22 +106,33 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
             weight -= e->weight[e->ends[n_ended].index];
             n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
         }
+        MEMO_ASSERT(n_ended <= n_begun && n_fixed >= 0);   /* 2 */
         weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
-        if (n_fixed > 0 || weight >= least) continue;
-        least = weight;
-        place = offset;
+        if (n_fixed > 0 || weight >= *least) continue;
+        *least = weight;
+        found = offset;
     }
+    return found;
+}
+
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_item* item = &e->problem->items[i];
+    const int64_t n = memoi_ejections_look(e, i);
+    double least;
+    const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;
-        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + item->size) continue;
         e->offsets[j] = -1;
+        MEMO_ASSERT(e->n_waiting < e->problem->n_items); /* 1 */
         e->waiting[e->n_waiting++] = (int32_t)j;
     }
     e->offsets[i] = place;
     if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
-                        (double)(items[i].end - items[i].begin);
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)item->size *
+                        (double)(item->end - item->begin);
     return 1;
 }
 

@@ -1,13 +1,15 @@
 #pragma once
 #include "plan/offsets/neighbors.h"
 #include "plan/offsets/greedy.h"
+#include "plan/offsets/pack_doors.h"
 /* ---- >>exact search -----------------------------------------------------------------------------
- * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
+ * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
+ * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
  *
- * Is there a plan within the capacity?  Among all plans take one whose offsets have the least sum.
- * In that plan every item lies at 0, right on top of an item below, or where the item is fixed.  So
- * the plan is reached by placing items upwards, each at its *minimum*, the top of its placed
- * neighbors.  (Neighbors: items that overlap in time.)
+ * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
+ * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
+ * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
+ * overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -32,22 +34,22 @@
  * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
  * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
  * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
- */
+ *
+ * Runs.  Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So
+ * runs are short and grow slowly.  They differ in the order of the items, in the rule for tight
+ * sections, and in whether sections that failed often go first.
+ *
+ * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
+ * 2. Members of a section can be its lowest, or are lifted.
+ * 3. The sums and counts of a section are those of its unplaced items, and never negative.
+ * 4. The item to branch on lies on the floor, and is neither placed nor blocked.
+ * 5. A node that fails leaves the search as it was. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
     MEMOI_FOUND,
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
-
-/* Which of several items at the floor comes next: the one that meets the tightest section, that
- * with the least */
-typedef enum memoi_tightness {
-    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_SLACK,    /* room left over */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_N_TIGHTNESSES
-} memoi_tightness;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -132,13 +134,12 @@ typedef struct memoi_search {
 
     /* the run */
     int64_t capacity;
-    int32_t* rank;        /* of an item, the last tie break */
-    double* weight;       /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;      /* scratch */
-    int32_t* lifted;      /* scratch */
-    memoi_ranked* ranked; /* scratch */
-    memoi_tightness tightness;
-    int32_t use_weights;
+    int32_t* rank;                   /* of an item, the last tie break */
+    double* weight;                  /* of a section: 1 + how often the section failed lately */
+    int32_t* sorted;                 /* scratch */
+    int32_t* lifted;                 /* scratch */
+    memoi_ranked* ranked;            /* scratch */
+    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -191,12 +192,7 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-enum {
-    MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
-    MEMOI_BASES_FIRST = 1 << 12,
-    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
-    MEMOI_BASES_MOST = 1 << 19
-};
+enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
 
 /* Members of all sections; pairs and threads, in extras/memo_pack.h. */
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
@@ -261,4 +257,671 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->least_nodes = n + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
     memoi_search_list_members(search);
     return 1;
+}
+
+/* --- a node: its state, how an item is placed, and how changes are undone --- */
+
+MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
+                            int64_t before) {
+    if (search->n_changes == search->change_capacity &&
+        !memob_reserve(&search->changes, &search->change_capacity, search->n_changes + 1,
+                       sizeof(memoi_change))) {
+        search->is_out_of_memory = 1; /* the run ends, and its state is not used again */
+        return;
+    }
+    if (kind != MEMOI_CHANGE_STALE) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
+    search->changes[search->n_changes].kind = (int32_t)kind;
+    search->changes[search->n_changes].index = (int32_t)index;
+    search->changes[search->n_changes++].value = before;
+}
+
+MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
+    if (search->n_old_looks == search->old_look_capacity &&
+        !memob_reserve(&search->old_looks, &search->old_look_capacity, search->n_old_looks + 1,
+                       sizeof(memoi_old_look))) {
+        search->is_out_of_memory = 1;
+        return;
+    }
+    search->old_looks[search->n_old_looks].look = search->looks[s];
+    search->old_looks[search->n_old_looks++].section = s;
+}
+
+/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
+ * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
+#ifndef MEMOI_PROVE
+#define MEMOI_PROVE(search, step, a, b) 1
+#endif
+
+/* Counts item i as unplaced (sign 1) or no longer (-1). */
+MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t change = sign * item->size;
+    for (int64_t k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
+        for (int64_t s = range->begin; s < range->end; s++) {
+            search->n_unplaced[s] += sign;
+            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 3 */
+        }
+    }
+    for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+    if (search->sets) search->unplaced ^= (uint64_t)1 << i;
+}
+
+/* Undoes all but so many changes and looks. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
+    while (search->n_old_looks > n_old_looks) {
+        const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
+        search->looks[old->section] = old->look;
+    }
+    while (search->n_changes > n_changes) {
+        const memoi_change* change = &search->changes[--search->n_changes];
+        if (change->kind != MEMOI_CHANGE_STALE)
+            search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
+        switch (change->kind) {
+        case MEMOI_CHANGE_MINIMUM: search->minimum[change->index] = change->value; break;
+        case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
+        case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
+        case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
+        case MEMOI_CHANGE_PLACED:
+            search->is_placed[change->index] = 0;
+            memoi_search_count(search, change->index, 1);
+            break;
+        default: break;
+        }
+    }
+}
+
+MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    for (int64_t k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        memset(search->is_stale + range->begin, 1, (size_t)(range->end - range->begin));
+    }
+}
+
+/* Returns 0 if the item then no longer fits. */
+MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
+    const memoi_item* item = &search->problem->items[i];
+    if (bound <= search->bound[i]) return 1;
+    if (item->fixed >= 0) return 0;
+    bound = memoi_neighbors_clear(search->problem, i, bound);
+    if (memoi_item_top(item, bound) > search->capacity) return 0;
+    MEMO_ASSERT(bound >= search->minimum[i] && !search->is_placed[i]); /* 1 */
+    memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
+    search->bound[i] = bound;
+    memoi_search_touch(search, i);
+    return 1;
+}
+
+/* Puts i at its minimum; returns 0 if a neighbor then no longer fits. */
+MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
+    const memoi_problem* problem = search->problem;
+    const int64_t* first = search->neighbors->first;
+    int64_t top = search->minimum[i] + search->size[i], k;
+    MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
+    memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
+    search->is_placed[i] = 1;
+    memoi_search_count(search, i, -1);
+    memoi_search_touch(search, i);
+    search->n_looks += first[i + 1] - first[i];
+    for (k = first[i]; k < first[i + 1]; k++) {
+        int64_t j = search->neighbors->list[k], offset = top;
+        if (search->is_placed[j]) continue;
+        if (search->is_blocked[j]) {
+            memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
+            search->is_blocked[j] = 0;
+        }
+        if (top <= search->minimum[j]) continue;
+        if (problem->has_alignment) offset = memob_align_up(top, problem->items[j].alignment);
+        memoi_search_log(search, MEMOI_CHANGE_MINIMUM, j, search->minimum[j]);
+        search->minimum[j] = offset;
+        if (!memoi_search_raise(search, j, offset)) return 0;
+    }
+    return 1;
+}
+
+/* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
+
+/* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
+ * order, with placed items behind, is kept for the next time: from node to node an order hardly
+ * changes. */
+MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
+    int32_t* members = search->members + search->first_member[s];
+    int32_t* sorted = search->sorted;
+    const int64_t* bound = search->bound;
+    int64_t n_unplaced = search->n_unplaced[s], n = 0, m, k;
+    for (m = 0; n < n_unplaced; m++) {
+        int32_t i = members[m];
+        if (search->is_placed[i]) continue;
+        for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
+        sorted[k] = i;
+    }
+    for (k = --m; k >= 0; k--)
+        if (search->is_placed[members[k]]) members[m--] = members[k];
+    memcpy(members, sorted, (size_t)n * sizeof *members);
+    return n;
+}
+
+/* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
+ * where these would end.  Lists the other members in search->lifted, and sets *highest to the
+ * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
+MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
+                                memoi_look* look, int64_t* highest) {
+    const int32_t* members = search->members + search->first_member[s];
+    const int64_t* bound = search->bound;
+    const int64_t most = search->capacity - search->unplaced_sum[s], n = search->n_unplaced[s];
+    int64_t lowest = INT64_MAX, n_lifted = 0, m, k;
+    look->least_end = look->second_end = INT64_MAX;
+    look->least_item = -1;
+    look->n_choices = 0;
+
+    /* Placed members lie between the others. */
+    for (m = 0, k = 0; k < n; m++) {
+        const int32_t i = members[m];
+        const int64_t end = bound[i] + search->size[i];
+        if (search->is_placed[i]) continue;
+        k++;
+        if (bound[i] > *highest) *highest = bound[i];
+        if (bound[i] < lowest) lowest = bound[i];
+        if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
+            search->lifted[n_lifted++] = i;
+            continue;
+        }
+        look->n_choices++;
+        if (end < look->least_end) {
+            look->second_end = look->least_end;
+            look->least_end = end;
+            look->least_item = i;
+        } else if (end < look->second_end) {
+            look->second_end = end;
+        }
+    }
+
+    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
+    look->slack = n ? latest - lowest : INT64_MAX;
+    search->n_looks += m;
+    return n_lifted;
+}
+
+/* The rule head: from each bound above `latest`, the items from there upward must fit under the
+ * capacity.  Returns 0 if they do not. */
+MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
+    uint64_t above = 0;
+    int64_t most = search->capacity, spare = 0;
+    for (int64_t k = memoi_search_sort(search, s) - 1; search->bound[search->sorted[k]] > latest;
+         k--) {
+        const int32_t i = search->sorted[k];
+        if (set) above |= (uint64_t)1 << i;
+        most -= search->size[i];
+        spare = memob_max(spare, search->problem->items[i].spare);
+        if (search->bound[i] > memoi_pack_base(search, above, most + spare)) return 0;
+    }
+    return 1;
+}
+
+/* Applies the rules head and lift; returns 0 if the section cannot be filled. */
+MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
+    const int32_t* members = search->members + search->first_member[s];
+    const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
+    const int64_t n = search->n_unplaced[s];
+    int64_t spare = 0, highest = 0, latest, n_lifted;
+    memoi_look look;
+
+    /* One item's spare room lies above the capacity at best. */
+    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
+        if (search->is_placed[members[m]]) continue;
+        spare = memob_max(spare, search->problem->items[members[m]].spare);
+        k++;
+    }
+    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+
+    /* Branching reads the look later.  The log restores the old one if the node fails. */
+    n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
+    memoi_search_log_look(search, s);
+    search->looks[s] = look;
+
+    /* The rules need an item that cannot be the lowest, and an item that can. */
+    if (n_lifted == 0) return 1;
+    if (look.n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
+        (void)MEMOI_PROVE(search, 's', s, 0);
+        return 0;
+    }
+
+    /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
+     * can. */
+    for (int64_t k = 0; k < n_lifted; k++) {
+        (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
+        if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+    }
+    return 1;
+}
+
+/* A blocked item lies above another item in one of its sections. */
+MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t least = INT64_MAX;
+    for (int64_t k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (int64_t s = range->begin; s < range->end; s++) {
+            const memoi_look* look = &search->looks[s];
+            int64_t end = look->least_item == i ? look->second_end : look->least_end;
+            if (end < least) least = end;
+        }
+    }
+    return least < INT64_MAX && memoi_search_raise(search, i, least);
+}
+
+/* Adds an unplaced item to a state.  The order of items does not matter. */
+MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
+                             int is_blocked) {
+    /* Two hashes that share no constant: both agree by chance once in 2^128. */
+    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+    uint64_t low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    uint64_t high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
+    high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
+    state->low += low ^ low >> 32;
+    state->high += high ^ high >> 29;
+}
+
+MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
+    return &search->failures[state->low % MEMOI_FAILURES];
+}
+
+/* Sections [begin, end), and the floor: the lowest offset at which an item of these sections can be
+ * first. */
+typedef struct memoi_part {
+    int64_t begin, end, floor;
+    memoi_failure state; /* hash of everything that decides the result */
+    int32_t is_done;     /* nothing is unplaced */
+    int32_t is_dead;     /* nothing can be first, or a hole is left */
+} memoi_part;
+
+/* Adds the unplaced items of [first, last) to a tally. */
+MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
+                              memoi_tally* tally) {
+    for (int64_t i = first; i < last; i++) {
+        int64_t minimum = search->minimum[i], bound = search->bound[i];
+        if (search->is_placed[i]) continue;
+        memoi_failure_add(&tally->state, i, minimum, bound, search->is_blocked[i]);
+        tally->bound = memob_min(tally->bound, bound);
+        if (bound == minimum && !search->is_blocked[i])
+            tally->floor = memob_min(tally->floor, minimum);
+        if (search->problem->items[i].fixed < 0)
+            tally->hole = memob_min(tally->hole, minimum + search->size[i]);
+    }
+}
+
+/* The tally of the items from i to the end of i's block or to last, which *next becomes.  NULL if
+ * this is not the whole block: then no tally is kept. */
+MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t i, int64_t last,
+                                                  int64_t* next) {
+    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    int64_t block = i / MEMOI_TALLY_ITEMS, first = block * MEMOI_TALLY_ITEMS;
+    int64_t end = memob_min(first + MEMOI_TALLY_ITEMS, search->problem->n_items);
+    *next = memob_min(end, last);
+    if (i != first || *next != end) return NULL;
+    if (search->is_stale_tally[block]) {
+        search->is_stale_tally[block] = 0;
+        search->tallies[block] = empty;
+        memoi_search_tally(search, first, end, &search->tallies[block]);
+    }
+    return &search->tallies[block];
+}
+
+MEMOI memoi_part memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
+    int64_t last = search->first_item[end], i, next;
+    memoi_tally sum = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    memoi_part part;
+    for (i = search->first_item[begin]; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (!block) {
+            memoi_search_tally(search, i, next, &sum);
+            continue;
+        }
+        sum.state.low += block->state.low;
+        sum.state.high += block->state.high;
+        sum.floor = memob_min(sum.floor, block->floor);
+        sum.hole = memob_min(sum.hole, block->hole);
+        sum.bound = memob_min(sum.bound, block->bound);
+    }
+    part.begin = begin;
+    part.end = end;
+    part.floor = sum.floor;
+    part.state.low = sum.state.low + (uint64_t)search->capacity;
+    part.state.high = sum.state.high - (uint64_t)search->capacity;
+    part.is_done = sum.bound == INT64_MAX;
+    part.is_dead = !part.is_done && (part.floor == INT64_MAX || sum.hole <= part.floor);
+    return part;
+}
+
+/* The first of [begin, end) that has a mark, or end. */
+MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end) {
+    const void* found = begin < end ? memchr(marks + begin, 1, (size_t)(end - begin)) : NULL;
+    return found ? (int64_t)((const char*)found - marks) : end;
+}
+
+/* Applies all rules; returns 0 if the part cannot be filled. */
+MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
+    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, next,
+            s;
+    for (i = first; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (block && block->bound >= part->floor) continue;
+        for (; i < next; i++) {
+            if (search->is_placed[i]) continue;
+            (void)MEMOI_PROVE(search, 'f', i, part->floor);
+            if (!memoi_search_raise(search, i, part->floor)) return 0;
+        }
+    }
+    for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
+         s++) {
+        search->is_stale[s] = 0;
+        if (memoi_search_section(search, s)) continue;
+        search->weight[s] += 1;
+        return 0;
+    }
+    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++) {
+        (void)MEMOI_PROVE(search, 'k', i, 0); /* no placed item is blocked */
+        if (!memoi_search_block(search, i)) return 0;
+    }
+    return 1;
+}
+
+/* --- branching: the item of a node, both of its cases, and parts one by one --- */
+
+/* The least tightness of the sections in which an item lives. */
+MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    double least = HUGE_VAL;
+    for (int64_t k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (int64_t s = range->begin; s < range->end; s++) {
+            const double slack = (double)search->looks[s].slack;
+            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
+            if (here < least) least = here;
+        }
+    }
+    return least;
+}
+
+MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
+    int64_t last = search->first_item[part->end], next = 0, best = -1, i;
+    double least = -1; /* of the best; not computed while the best has no rival */
+
+    /* The item that can lie on the floor of the part and has the tightest sections. */
+    for (i = search->first_item[part->begin]; i < last; i++) {
+        double tightness;
+        if (i >= next) {
+            const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+            if (block && block->floor != part->floor) {
+                i = next - 1;
+                continue;
+            }
+        }
+        if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
+            search->is_placed[i] || search->is_blocked[i])
+            continue;
+        if (best < 0) {
+            best = i;
+            continue;
+        }
+        if (least < 0) least = memoi_search_tightness(search, best);
+        tightness = memoi_search_tightness(search, i);
+        if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
+            best = i;
+            least = tightness;
+        }
+    }
+    return best;
+}
+
+/* The first section after begin that no unplaced item reaches from one before; at most end. */
+MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_t end) {
+    int64_t s = begin + 1;
+    while (s < end && search->crossing[s]) s++;
+    return s;
+}
+
+/* Counts a branch.  Must the run stop? */
+MEMOI int memoi_search_is_stopped(memoi_search* search) {
+    search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
+    search->n_looks %= MEMOI_SEARCH_LOOKS;
+    if (++search->n_branches % 16 == 0) {
+        search->is_out_of_time |= memoi_deadline_is_over(search->clock);
+        search->is_overtaken |= memoi_pack_is_overtaken(search);
+    }
+    return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
+           search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
+}
+
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end);
+
+/* Parts that share no item are independent: solves one after the other. */
+MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int64_t end) {
+    memoi_verdict verdict = MEMOI_FOUND;
+    for (int64_t s = begin, cut; s < end && verdict == MEMOI_FOUND; s = cut) {
+        cut = memoi_search_cut(search, s, end);
+        (void)MEMOI_PROVE(search, 'w', s, cut);
+        verdict = memoi_search_node(search, s, cut);
+        (void)MEMOI_PROVE(search, 'v', verdict, 0);
+    }
+    return verdict;
+}
+
+/* Places the item to branch on, and all others.  If that fails, forbids its place. */
+MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
+                                        int64_t end) {
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    memoi_verdict verdict = MEMOI_FAILED;
+    for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
+        memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+    (void)MEMOI_PROVE(search, 'p', i, 0);
+    if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
+    if (verdict != MEMOI_FAILED) return verdict;
+    (void)MEMOI_PROVE(search, 'b', i, 0);
+    memset(search->is_stale + begin, 0, (size_t)(end - begin));
+    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
+    search->is_blocked[i] = 1;
+    return verdict;
+}
+
+/* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
+ * leaves the search unchanged. */
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
+    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    memoi_verdict verdict = MEMOI_FAILED;
+    memoi_part part = memoi_search_part(search, begin, end);
+    const memoi_failure state = part.state;
+    (void)MEMOI_PROVE(search, '(', 0, 0);
+    for (;; part = memoi_search_part(search, begin, end)) {
+        const memoi_failure* known = memoi_failure_slot(search, &part.state);
+        int64_t chosen;
+        if (part.is_done) verdict = MEMOI_FOUND;
+        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (verdict != MEMOI_FAILED) break;
+
+        /* The node fails if this state failed before, or if a bound shows that it must fail. */
+        if (known->low == part.state.low && known->high == part.state.high &&
+            MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
+            break;
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (!memoi_search_prune(search, &part)) break;
+        if (memoi_search_cut(search, begin, end) < end) {
+            verdict = memoi_search_parts(search, begin, end);
+            break;
+        }
+        part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
+        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
+
+        /* Branch: the chosen item is first, or is blocked from then on. */
+        chosen = memoi_search_choose(search, &part);
+        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
+        verdict = memoi_search_branch(search, chosen, begin, end);
+        if (verdict != MEMOI_FAILED) break;
+    }
+
+    /* Only a complete failure is remembered: a stopped search proves nothing. */
+    (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
+    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
+                memoi_search_part(search, begin, end).state.high == state.high);
+    return verdict;
+}
+
+/* --- runs and capacities --- */
+
+MEMOI void memoi_search_reset(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    search->n_changes = search->n_old_looks = 0;
+    search->unplaced = 0;
+    memset(search->is_stale, 1, (size_t)problem->n_sections);
+    memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
+    memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
+    memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
+    memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        search->minimum[i] = memob_max(problem->items[i].fixed, 0);
+        search->bound[i] = search->minimum[i];
+        if (problem->items[i].fixed < 0) search->bound[i] = memoi_neighbors_clear(problem, i, 0);
+        search->is_placed[i] = search->is_blocked[i] = 0;
+        memoi_search_count(search, i, 1);
+    }
+}
+
+/* Branches of the first run.  A run needs one for each item; half as many runs of twice as many
+ * branches come to more plans. */
+MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
+    return memob_max(500, 3 * problem->n_items);
+}
+
+/* A run within search->capacity.  Returns 1 if another run may follow. */
+MEMOI int memoi_search_run(memoi_search* search) {
+    const memoi_item_order ties = memoi_pack_style(search, search->place + search->n_runs++);
+    memoi_search_reset(search);
+    memoi_greedy_order_items(search->problem, ties, &search->random, search->ranked);
+    for (int64_t i = 0; i < search->problem->n_items; i++)
+        search->rank[search->ranked[i].index] = (int32_t)i;
+
+    search->branch_stop = search->n_branches + (int64_t)search->run_length;
+    search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+    if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
+    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
+        search->is_overtaken)
+        return 0;
+
+    /* The next run is longer and forgets a part of the weights. */
+    for (int64_t s = 0; s < search->problem->n_sections; s++)
+        search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
+    search->run_length *= 1.05;
+    return search->n_nodes < search->node_end;
+}
+
+/* Begins an attempt at a capacity: again with the first style of run and the shortest run. */
+MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
+    search->capacity = capacity;
+    memob_map_free(&search->bases);
+    memset(&search->bases, 0, sizeof search->bases);
+    search->verdict = MEMOI_STOPPED;
+    search->is_overtaken = 0;
+    search->n_runs = 0;
+    search->run_length = (double)memoi_search_shortest_run(search->problem);
+    search->node_begin = search->n_nodes;
+    search->node_end = search->n_nodes + budget;
+}
+
+/* The exact search of a problem, from attempt to attempt. */
+typedef struct memoi_exact {
+    memoi_search search;
+    const memoi_problem* problem;
+    memoi_effort* effort;
+    memoi_solution* best;
+    int64_t given_up; /* the last capacity attempted in vain, in this round */
+    void* pack;       /* of extras/memo_pack.h */
+} memoi_exact;
+
+/* As memoi_search_create. */
+MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, memoi_effort* effort,
+                             memoi_solution* best) {
+    memset(exact, 0, sizeof *exact);
+    exact->problem = problem;
+    exact->effort = effort;
+    exact->best = best;
+    return MEMOI_WITHOUT(search)
+               ? -1
+               : memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
+}
+
+MEMOI void memoi_exact_free(memoi_exact* exact) {
+    memoi_pack_forget(exact);
+    memoi_search_free(&exact->search);
+}
+
+/* Attempts a capacity with so many nodes.  A plan lowers the best; an exhausted search raises the
+ * bound.  0: no memory. */
+MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
+    memoi_search* search = &exact->search;
+    memoi_solution* best = exact->best;
+    int verdict;
+    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    if (verdict < 0) {
+        memoi_search_begin(search, capacity, n_nodes);
+        while (memoi_search_run(search)) continue;
+        verdict = (int)search->verdict;
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        memoi_effort_spend(exact->effort, search->n_nodes - search->node_begin);
+    }
+    if (search->is_out_of_memory) return 0;
+
+    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
+    memoi_effort_report(exact->effort, exact->problem, best);
+    return 1;
+}
+
+MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
+    return exact->best->peak > memob_max(target, exact->best->bound) &&
+           !memoi_effort_is_over(exact->effort);
+}
+
+/* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
+ * to the best peak, until no capacity is left between.  It waits for a later round if a run takes
+ * more nodes.  0: no memory. */
+MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
+    const memoi_solution* best = exact->best;
+    if (n_nodes < exact->search.least_nodes) return 1;
+    exact->given_up = memob_max(target, best->bound);
+    if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
+        return 0;
+    while (memoi_exact_goes_on(exact, target) && exact->given_up < best->peak - 1) {
+        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+        if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+    }
+    return 1;
+}
+
+/* The nodes of an attempt in the first round: enough for several short runs. */
+MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
+    return memob_max(5000, 8 * memoi_search_shortest_run(problem));
+}
+
+/* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
+ * over; does nothing if the problem is too large.  0: no memory. */
+MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                            memoi_solution* best) {
+    memoi_exact exact;
+    const int created = memoi_exact_create(&exact, problem, effort, best);
+    int64_t n_nodes = memob_min(memoi_exact_first(problem), effort->nodes_left / 2);
+    int ok = created != 0;
+    while (ok && created > 0 && memoi_exact_goes_on(&exact, target)) {
+        ok = memoi_exact_round(&exact, target, n_nodes);
+        n_nodes *= 2;
+    }
+    memoi_exact_free(&exact);
+    return ok;
 }

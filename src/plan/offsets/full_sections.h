@@ -1,6 +1,6 @@
 #pragma once
-#include "plan/offsets/greedy_runs.h"
-#include "plan/offsets/smallest_peak.h"
+#include "plan/offsets/greedy.h"
+#include "plan/offsets/exact_search.h"
 /* ---- >>full sections ----------------------------------------------------------------------------
  * Knows: the items that live in full sections, lowest offset, and the exact search.  Knows nothing
  * of gaps and fixed items.
@@ -57,13 +57,12 @@ MEMOI int memoi_around_step(memoi_around* around) {
         if (rank == INT32_MAX) break;
         item = &greedy->problem->items[i = greedy->ranked[rank].index];
         top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
         if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
     }
     rank = n_passed < MEMOI_TRIES ? rank : INT32_MAX;
     while (n_passed-- > 0)
-        memoi_unplaced_set(&greedy->unplaced,
-                           greedy->unplaced.place_of[greedy->ranked[passed[n_passed]].index],
+        memoi_unplaced_set(&greedy->unplaced, greedy->ranked[passed[n_passed]].index,
                            passed[n_passed]);
     if (rank < INT32_MAX) {
         greedy->offsets[i] = top;
@@ -88,7 +87,7 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         around->is_ahead[i] = is_in_set[i];
         if (!is_in_set[i]) continue;
         greedy->offsets[i] = around->offsets[i];
-        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
         if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;

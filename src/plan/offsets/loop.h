@@ -1,9 +1,9 @@
 #pragma once
-#include "plan/offsets/greedy_runs.h"
+#include "plan/offsets/greedy.h"
 #include "plan/offsets/full_sections.h"
 #include "plan/offsets/ejections.h"
 #include "plan/offsets/mixed_integer_program.h"
-#include "plan/offsets/two_levels.h"
+#include "plan/offsets/bi_level.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>loop -------------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.

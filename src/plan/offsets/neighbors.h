@@ -40,16 +40,66 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
     fill[j]++;
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
+/* Lists all pairs in two passes, counts and then lists, so that all lists share one array. */
+MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
+    memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t n = problem->n_items;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t last = memoi_neighbors_item_last(problem, i);
+            for (int64_t j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
+        }
+        for (int64_t k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
+        for (int64_t i = 0; i < n && pass == 0; i++) {
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
+            fill[i] = neighbors->first[i];
+        }
+    }
+    for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
+}
+
+/* Moves the fixed items to the front of each list, the lowest first.  fill, order and sorted are
+ * scratch: an entry an item, an item, and a neighbor. */
+MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
+                                int32_t* sorted) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t* first = neighbors->first;
+    const int64_t n = problem->n_items;
+    int64_t j, k;
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = first[i];
+    }
+    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each list in the order of all items; then the free items go back behind the fixed items, in
+     * the order that they had. */
+    for (int64_t i = 0; i < n; i++)
+        for (j = order[i].index, k = first[j]; k < first[j + 1]; k++)
+            sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t* list = neighbors->list + first[i];
+        for (k = j = 0; k < first[i + 1] - first[i]; k++)
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
+    }
+}
+
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long: callers then do
+ * without. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, j, k;
+    const int64_t n = problem->n_items;
+    int64_t n_entries;
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-
-    /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
@@ -57,7 +107,7 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
-    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
     sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
@@ -68,43 +118,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
-
-    /* Two passes, counts and then lists, so that all lists share one array. */
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t i = 0; i < n; i++) {
-            int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++)
-                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
-                    memoi_neighbors_add(neighbors, fill, i, j, pass);
-        }
-        for (k = 0; k < problem->n_held; k++)
-            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
-                                pass);
-        for (int64_t i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
-            fill[i] = neighbors->first[i];
-        }
-    }
-
-    /* Fixed items enter the lists of their neighbors first, the lowest first. */
-    for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
-        fill[i] = neighbors->first[i];
-    }
-    if (problem->n_fixed > 0) {
-        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-        for (int64_t i = 0; i < n; i++)
-            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    }
-    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
-        int32_t* list = neighbors->list + neighbors->first[i];
-        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
-        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
-    }
+    memoi_neighbors_fill(problem, fill);
+    if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
     return 1;
 }

@@ -4,7 +4,9 @@
  * The calls by which the planner takes engines for puzzles and for several streams from
  * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
 
+struct memoi_search;
 struct memoi_exact;
+struct memoi_greedy;
 struct memoi_loop;
 
 /* memo_plan_solve, for what plans smaller plans on its way. */
@@ -18,6 +20,22 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
  * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
+/* The style of a run: its order of ties, and how tight a section is. */
+MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
+                                  int64_t n_choices);
+/* The highest offset on which a set of items can be stacked within the capacity, or a higher
+ * offset; -1: none.  most: that offset without alignments, which leave holes. */
+MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
+/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
+ * all items without alignments. */
+MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                              int64_t most);
+/* A search has an answer; did another search side by side answer earlier? */
+MEMOI void memoi_pack_answer(struct memoi_search* search);
+MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
+/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 /* More greedy runs, for a problem that is not easy. */
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 /* More engines in a round, each with so many nodes. */
@@ -28,11 +46,18 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 #else
 
-#define memoi_pack_pose(plan, problem)               1
-#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
-#define memoi_pack_forget(exact)                     ((void)(exact))
-#define memoi_pack_greedy(loop, error)               MEMO_STATUS_OK
-#define memoi_pack_round(loop, n_nodes, error)       MEMO_STATUS_OK
+#define memoi_pack_pose(plan, problem)                 1
+#define memoi_pack_attempt(exact, capacity, n_nodes)   (-1)
+#define memoi_pack_forget(exact)                       ((void)(exact))
+#define memoi_pack_style(search, run)                  ((void)(run), MEMOI_ORDER_SECTIONS)
+#define memoi_pack_tightness(search, s, slack, n)      (((slack) + 1) * (double)(n))
+#define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
+#define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
+#define memoi_pack_answer(search)                      ((void)(search))
+#define memoi_pack_is_overtaken(search)                0
+#define memoi_pack_sweep(greedy, target, best)         1
+#define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
+#define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, solve, error)                                                   \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \

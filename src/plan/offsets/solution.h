@@ -5,6 +5,17 @@
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
  * of some items of another.  Knows nothing of engines. */
 
+/* The orders of the portfolio, each a permutation of the items. */
+typedef enum memoi_item_order {
+    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
+    MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_SIZE,         /* largest, then longest */
+    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
+    MEMOI_N_ORDERS,
+    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
+} memoi_item_order;
+
 /* The best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
     int64_t* offsets;

@@ -272,14 +272,11 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
     e->device.context = c;
-    e->device.event_record = memoi_rows_state_record;
-    e->device.event_wait = memoi_rows_state_wait;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
-    for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -324,8 +321,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
+        p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
-        p->clock.state_events = MEMOB_ARRAY(a, double, p->clock.states->sink.engine.n_events);
     }
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);

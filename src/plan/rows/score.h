@@ -44,7 +44,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         return;
     }
     score->step_s = memoi_rows_step(&p->clock);
-    score->stall_s = p->clock.stall_s;
+    score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
 }

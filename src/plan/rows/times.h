@@ -15,19 +15,6 @@ typedef struct memoi_rows_layer {
     double compute_s[2];
 } memoi_rows_layer;
 
-/* A stream of copies, or of the file.  What it does follows each other, so the end of the last is
- * known when it is enqueued. */
-typedef struct memoi_rows_stream {
-    double time_s;  /* what was enqueued has ended */
-    double ready_s; /* what comes next does not begin before */
-} memoi_rows_stream;
-
-/* Bytes of the law, which copies and computation use: when the latest use ends, and the latest
- * that wrote. */
-typedef struct memoi_rows_cell {
-    double used_s, wrote_s;
-} memoi_rows_cell;
-
 /* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
 #define MEMOI_ROWS_LAWS 4
 typedef struct memoi_rows_law {
@@ -47,78 +34,31 @@ typedef struct memoi_rows_clock {
     const memob_law* law;                 /* and their law, which is one of */
     memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
     int64_t n_laws;
-    memob_arrays work;      /* for a law */
-    memoi_rows_cell* cells; /* (law.n_cells) */
+    memob_arrays work;       /* for a law */
+    memob_clock now;         /* on which rows and states pass */
+    memob_clock_cell* cells; /* (law.n_cells) */
     int64_t n_cells_most;
-    double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
-    double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
-    double late_s; /* of a micro-batch: how much later copies begin than enqueued, summed */
-    memoi_rows_stream streams[4];
+    double in_flight_s[2]; /* to the host, to the device: enqueued since a step computed last */
 
-    memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
+    memob_states* states; /* own_states, on the clock; NULL: none are streamed */
     memob_states own_states;
-    double* state_events;   /* of its streams: when they happen */
     double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
 
-/* A stream of copies waits until then, or compute does. */
-MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, double time_s) {
-    double* ready_s = which == MEMOB_SWAP_COMPUTE ? &c->compute_s : &c->streams[which].ready_s;
-    if (time_s <= *ready_s) return;
-    if (which == MEMOB_SWAP_COMPUTE) c->stall_s += time_s - c->compute_s;
-    *ready_s = time_s;
-}
-
-/* Enqueues so many copies.  Each has a start, which does not use the link, and they share bytes. */
-MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copies, double start_s,
-                              double bytes_s) {
-    memoi_rows_stream* stream = &c->streams[which];
-    if (!n_copies) return;
-    if (which != MEMOB_SWAP_FILE) c->in_flight_s[which - 1] += bytes_s;
-    c->late_s += stream->time_s - c->compute_s;
-    stream->time_s =
-        memoi_rows_later(stream->time_s, stream->ready_s) + n_copies * start_s + bytes_s;
-}
-
-/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write. */
+/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write.  Each
+ * has a start, which does not use the link, and they share bytes. */
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
     const memo_swap_plan_desc* desc = c->desc;
     const double rate = is_file
                             ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
                             : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
-    memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
-                       memoi_rows_over((double)n_bytes, rate));
-}
-
-/* What was enqueued on a stream ends then. */
-MEMOI double memoi_rows_end_of(const memoi_rows_clock* c, int32_t which) {
-    return which == MEMOB_SWAP_COMPUTE ? c->compute_s : c->streams[which].time_s;
-}
-
-/* An operation of the law waits for those before that use its bytes, if either writes.  Waits that
- * follow from others, and those for its own stream, change no time. */
-MEMOI void memoi_rows_wait_op(memoi_rows_clock* c, const memob_op* op) {
-    const int32_t* touches = c->law->touches + op->first_touch;
-    double need_s = 0;
-    for (int32_t k = 0; k < op->n_touches; k++) {
-        const memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        need_s = memoi_rows_later(need_s, touches[k] & 1 ? cell->used_s : cell->wrote_s);
-    }
-    memoi_rows_wait(c, op->stream, need_s);
-}
-
-/* It has been enqueued. */
-MEMOI void memoi_rows_record_op(memoi_rows_clock* c, const memob_op* op) {
-    const int32_t* touches = c->law->touches + op->first_touch;
-    const double end_s = memoi_rows_end_of(c, op->stream);
-    for (int32_t k = 0; k < op->n_touches; k++) {
-        memoi_rows_cell* cell = &c->cells[touches[k] >> 1];
-        cell->used_s = memoi_rows_later(cell->used_s, end_s);
-        if (touches[k] & 1) cell->wrote_s = memoi_rows_later(cell->wrote_s, end_s);
-    }
+    if (!n_copies) return;
+    if (!is_file) c->in_flight_s[which - 1] += bytes_s;
+    memob_clock_add(&c->now, which, n_copies * (is_file ? desc->file_s : desc->copy_s) + bytes_s);
 }
 
 /* A step computes.  Copies that were enqueued since the last one computed make it slower. */
@@ -130,26 +70,10 @@ MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
                     memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
         c->in_flight_s[way] = 0;
     }
-    c->compute_s += time_s + slower_s;
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, time_s + slower_s);
 }
 
-/* The engine of states runs on the clock.  The engine calls these functions of its device. */
-MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_stream stream,
-                                          memo_error* error) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int32_t which = (int32_t)(intptr_t)stream;
-    (void)error;
-    if (which && c->streams[which].ready_s > c->streams[which].time_s)
-        memoi_rows_add_job(c, which, 1, 0, 0); /* it waits, but copies nothing */
-    *(double*)(void*)event = memoi_rows_end_of(c, which);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
-                                        memo_error* error) {
-    (void)error;
-    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream, *(double*)(void*)event);
-    return MEMO_STATUS_OK;
-}
+/* The engine of states runs on the clock.  It calls these functions of its device. */
 MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
                                         void* to, const void* from, int64_t size_bytes,
                                         memo_error* error) {
@@ -165,9 +89,9 @@ MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_ho
     (void)error;
     if (call->function == memob_states_run_update) {
         const memob_states_update* update = (const memob_states_update*)call->argument;
-        memoi_rows_add_job(c, which, 1, 0,
-                           c->desc->update_host_s_per_byte *
-                               memob_states_update_bytes(c->states, update->layer));
+        memob_clock_add(&c->now, which,
+                        c->desc->update_host_s_per_byte *
+                            memob_states_update_bytes(c->states, update->layer));
     } else {
         const memob_spill_op* op = (const memob_spill_op*)call->argument;
         memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
@@ -187,7 +111,8 @@ MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end
     if (updates && pass != MEMOB_UPDATE)
         (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
     if (updates)
-        c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
+        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                        c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
     if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
     (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
@@ -253,19 +178,19 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
         n_copies += c->items.n_copies[parts[i].item];
     }
     if (!n_bytes) return;
-    memoi_rows_wait_op(c, op);
+    memob_clock_begin(&c->now, c->cells, c->law, op);
     memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-    memoi_rows_record_op(c, op);
+    memob_clock_end(&c->now, c->cells, c->law, op);
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
     if (!is_end) {
-        memoi_rows_wait_op(c, op);
+        memob_clock_begin(&c->now, c->cells, c->law, op);
         return;
     }
-    memoi_rows_record_op(c, op);
+    memob_clock_end(&c->now, c->cells, c->law, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
     if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
@@ -283,7 +208,7 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
-    c->compute_s += c->desc->between_s;
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->between_s);
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -302,14 +227,14 @@ MEMOI int memoi_rows_are_near(double a, double b) {
 MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
                                 memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
-    const double begin_s = c->compute_s, stalled_s = c->stall_s;
+    const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
     const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
-    c->late_s = 0;
+    c->now.late_s = 0;
     if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
     memob_walk_batch(walk);
-    pace->compute_s = c->compute_s - begin_s;
-    pace->stall_s = c->stall_s - stalled_s;
-    pace->late_s = c->late_s;
+    pace->compute_s = c->now.time_s[0] - begin_s;
+    pace->stall_s = c->now.stall_s - stalled_s;
+    pace->late_s = c->now.late_s;
     for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
     return memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
@@ -318,28 +243,28 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
  * they are steady, and then the last; those between take as long as the steady one. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
-    const double begin_s = c->compute_s;
+    const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
-    c->stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
+    c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
     for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
          n_walked++)
         is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
-    c->stall_s += (n - 1 - n_walked) * pace.stall_s;
+    c->now.stall_s += (n - 1 - n_walked) * pace.stall_s;
     more_s = (n - 1 - n_walked) * pace.compute_s;
     for (int way = 0; way < 2; way++)
         c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
-    end_s = c->compute_s;
-    pace.stall_s = c->stall_s;
+    end_s = c->now.time_s[0];
+    pace.stall_s = c->now.stall_s;
     memob_walk_update(walk, c->states);
-    c->update_s = c->compute_s - end_s;
-    c->stall_s = pace.stall_s;
-    return c->compute_s - begin_s + more_s;
+    c->update_s = c->now.time_s[0] - end_s;
+    c->now.stall_s = pace.stall_s;
+    return c->now.time_s[0] - begin_s + more_s;
 }
 
 MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
@@ -350,17 +275,15 @@ MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
  * else happens. */
 MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
-    double sum_s;
-    c->compute_s = 0;
+    memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         if (visit->is_backward && k % order->n_forwards == 0)
             memoi_rows_between(c, k / order->n_forwards);
-        c->compute_s += c->layers[visit->step].compute_s[visit->is_backward];
+        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                        c->layers[visit->step].compute_s[visit->is_backward]);
     }
-    sum_s = c->compute_s * memoi_rows_n_batches(c->desc);
-    c->compute_s = 0;
-    return sum_s;
+    return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
@@ -375,21 +298,19 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double batch_s;
 
     /* Nothing is under way. */
-    c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    memset(&c->now, 0, sizeof c->now);
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
-    for (int32_t k = 0; k < 4; k++) c->streams[k].time_s = c->streams[k].ready_s = 0;
 
     if (!c->states) {
         batch_s = memoi_rows_batches(c, &walk, 1);
-        c->stall_s *= n;
+        c->now.stall_s *= n;
         for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
-    if (c->states->sizes.host_bytes || c->states->update_at == MEMOB_UPDATE_DEFERRED) {
-        memset(c->state_events, 0,
-               (size_t)c->states->sink.engine.n_events * sizeof *c->state_events);
+    if (c->states->sizes.host_bytes || c->states->update_at == MEMO_UPDATE_DEFERRED) {
         memob_states_reset(c->states);
-        for (int k = c->states->update_at == MEMOB_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
+        for (int k = c->states->update_at == MEMO_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
             (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
     }
     return memoi_rows_batches(c, &walk, n);

@@ -326,9 +326,6 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
-    MEMO_ASSERT((int)MEMO_UPDATE_PASS == (int)MEMOB_UPDATE_PASS &&
-                (int)MEMO_UPDATE_FUSED == (int)MEMOB_UPDATE_FUSED &&
-                (int)MEMO_UPDATE_DEFERRED == (int)MEMOB_UPDATE_DEFERRED);
     s->states_desc.update_at = plan->update_at;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);

@@ -252,7 +252,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
         s->is_fused = 0;
         return MEMO_STATUS_OK;
     }
-    if (s->states->update_at != MEMOB_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
+    if (s->states->update_at != MEMO_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
     memob_states_defer(s->states);
     s->values[1] = s->values[0];
     return MEMO_STATUS_OK;

@@ -18,22 +18,22 @@
 
 /* --- a number --- */
 
-MEMO_INLINE uint32_t memoi_f32_bits(float value) {
+MEMO_INLINE uint32_t memob_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memob_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memoi_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
+    return memob_f32_from_bits(MEMO_CAST(uint32_t, bits) << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value);
+    uint32_t bits = memob_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return MEMO_CAST(uint16_t, (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -46,15 +46,15 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = MEMO_CAST(uint32_t, bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memob_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memob_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memoi_f32_from_bits(
-        sign | memoi_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
+    return memob_f32_from_bits(
+        sign | memob_f32_bits(MEMO_CAST(float, magnitude) * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memob_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
