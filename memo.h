@@ -6365,7 +6365,7 @@ MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
 }
 
 /* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memob_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
     if (e->status || memoi_engine_is_done(e, event)) return;
     e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)
@@ -8033,7 +8033,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
         event = memoi_records_find(&sink->records, s, wait->of[s]);
         if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
             event = memoi_sink_record(sink, s, sink->waits.n[s]);
-        if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
+        if (!e->status) memoi_engine_wait(e, stream, sink->first_event[s] + event);
     }
 }
 
@@ -8084,7 +8084,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
         for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memob_engine_wait(e, s, sink->first_event[other] + events[other]);
+                memoi_engine_wait(e, s, sink->first_event[other] + events[other]);
     if (e->status) return;
     if (!sink->clock) memoi_waits_join(&sink->waits);
     sink->has_failed = 0;
@@ -8156,9 +8156,9 @@ typedef struct memob_swap_sum {
     int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
-    /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
-     * (even layers high, odd layers low); the same for the tensor that recomputes most among the
-     * tensors cut in two. */
+    /* Bytes of the packed tensors, which only some kinds have: all rows; rows that lie beyond the
+     * swapped rows (even layers high, odd layers low).  cut_: the tensor, split into swapped and
+     * recomputed rows, that recomputes most. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
     int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
     int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
@@ -8241,13 +8241,12 @@ MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
  * were of the slice's first token: slices without tokens have none. */
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
-    return rule == MEMO_TENSOR_CARRIED  ? 1
-           : rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer
-                                        : desc->n_rows;
+    if (rule == MEMO_TENSOR_CARRIED) return 1;
+    return rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
- * than none, and more. */
+/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
+ * between; at least 0. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
@@ -8339,32 +8338,46 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
+/* Returns why a tensor's rule forbids to swap so many of its rows; NULL: it does not. */
+MEMOI const char* memoi_swap_rule_fault(memo_tensor_rule rule, int64_t swapped, int64_t n_rows) {
+    switch (rule) {
+    case MEMO_TENSOR_ROWS: return NULL;
+    case MEMO_TENSOR_WHOLE:
+        return swapped > 0 && swapped < n_rows ? "is whole by its rule; swap all rows or none"
+                                               : NULL;
+    case MEMO_TENSOR_KEPT: return "must be MEMO_ROWS_KEPT by its rule";
+    case MEMO_TENSOR_ROUTED_ROWS:
+        return swapped ? "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid" : NULL;
+    default:
+        return swapped < n_rows ? "cannot be recomputed by its rule; swap all rows or keep them"
+                                : NULL;
+    }
+}
+
+/* Returns why a number of swapped rows is no number of tiles; NULL: it is one. */
+MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t layer,
+                                         int64_t swapped) {
+    const int64_t n = desc->n_rows;
+    int64_t border;
+    if (swapped < 0 || swapped > n)
+        return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
+    border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
+    return border < n && border % memob_swap_tile_rows(desc)
+               ? "splits a tile; the border between swapped and recomputed rows must be a "
+                 "multiple of tile_rows"
+               : NULL;
+}
+
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
     int32_t with = desc->tensors[t].with;
-    memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
-    int64_t border = 0; /* only of a number in range: another may overflow */
-    if (swapped >= 0 && swapped <= n)
-        border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
-
-    if (swapped == MEMO_ROWS_KEPT)
-        why = NULL;
-    else if (swapped < 0 || swapped > n)
-        why = "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
-    else if (border < n && border % tile)
-        why = "splits a tile; the border between swapped and recomputed rows must be a multiple of "
-              "tile_rows";
-    else if (rule == MEMO_TENSOR_KEPT)
-        why = "must be MEMO_ROWS_KEPT by its rule";
-    else if (rule == MEMO_TENSOR_ROUTED_ROWS && swapped)
-        why = "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid";
-    else if (rule >= MEMO_TENSOR_SWAPPED && rule != MEMO_TENSOR_ROUTED_ROWS && swapped < n)
-        why = "cannot be recomputed by its rule; swap all rows or keep them";
-    else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
-        why = "is whole by its rule; swap all rows or none";
+    if (swapped != MEMO_ROWS_KEPT) {
+        why = memoi_swap_tiles_fault(desc, layer, swapped);
+        if (!why) why = memoi_swap_rule_fault(memob_tensor_rule(desc->tensors, t), swapped, n);
+    }
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
@@ -8378,10 +8391,60 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                          (long long)swapped, (long long)n, (long long)tile);
 }
 
+/* *which: the HANDED or INPUT tensor before t, or -1; becomes t. */
+MEMOI memo_status memoi_swap_check_only(const memo_swap_desc* desc, int32_t t, int32_t* which,
+                                        memo_error* error) {
+    const memo_tensor* tensor = &desc->tensors[t];
+    if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
+        return MEMOI_INVALID(
+            desc,
+            "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
+            "give it no `with` and no kinds, and other tensors another rule",
+            (int)t, memob_tensor_name(tensor));
+    *which = t;
+    return MEMO_STATUS_OK;
+}
+
+/* other: a ROUTED tensor, or t; its kinds are those of t. */
+MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t, int32_t other,
+                                          memo_error* error) {
+    const memo_tensor* tensor = &desc->tensors[t];
+    if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
+        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / tensor->row_bytes &&
+        memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
+        return MEMO_STATUS_OK;
+    return MEMOI_INVALID(
+        desc,
+        "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
+        "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
+        (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
+        memob_tensor_name(tensor));
+}
+
+MEMOI memo_status memoi_swap_check_with(const memo_swap_desc* desc, int32_t t, memo_error* error) {
+    const memo_tensor *tensor = &desc->tensors[t], *other;
+    const int32_t with = tensor->with;
+    if (with == 0) return MEMO_STATUS_OK;
+    other = with > 0 && with <= desc->n_tensors ? &desc->tensors[with - 1] : NULL;
+    if (!other || other == tensor || other->with || (!other->row_bytes && tensor->row_bytes) ||
+        memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
+                             "tensor that has bytes, with 0 and the same kinds, is valid",
+                             (int)t, (int)with);
+    if (tensor->rule >= MEMO_TENSOR_CARRIED || other->rule >= MEMO_TENSOR_ROUTED)
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
+                             "rows of their own; 0 would work",
+                             (int)t, memob_tensor_name(tensor), (int)with);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t with, handed = -1, input = -1, routed = -1;
+    int32_t handed = -1, input = -1, routed = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
+        memo_status status = MEMO_STATUS_OK;
         if (tensor->row_bytes < 0)
             return MEMOI_INVALID(
                 desc,
@@ -8392,46 +8455,16 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                 desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
                 (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
 
-        if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
-            tensor->row_bytes) {
-            int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
-            if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
-                return MEMOI_INVALID(
-                    desc,
-                    "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
-                    "give it no `with` and no kinds, and other tensors another rule",
-                    (int)t, memob_tensor_name(tensor));
-            *which = t;
-        }
-
-        if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
-            if (desc->routed_rows_layer < 1 || desc->routed_rows_all < desc->routed_rows_layer ||
-                desc->routed_rows_all > MEMOB_BYTES_MAX / 8 / tensor->row_bytes ||
-                memob_tensor_kinds(desc, t) != memob_tensor_kinds(desc, routed < 0 ? t : routed))
-                return MEMOI_INVALID(
-                    desc,
-                    "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
-                    "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
-                    (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
-                    memob_tensor_name(tensor));
+        if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_HANDED)
+            status = memoi_swap_check_only(desc, t, &handed, error);
+        else if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_INPUT)
+            status = memoi_swap_check_only(desc, t, &input, error);
+        else if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
+            status = memoi_swap_check_routed(desc, t, routed < 0 ? t : routed, error);
             routed = t;
         }
-
-        with = tensor->with;
-        if (with == 0) continue;
-        if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
-            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0) ||
-            memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
-            return MEMOI_INVALID(desc,
-                                 "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
-                                 "tensor that has bytes, with 0 and the same kinds, is valid",
-                                 (int)t, (int)with);
-        if (tensor->rule >= MEMO_TENSOR_CARRIED ||
-            desc->tensors[with - 1].rule >= MEMO_TENSOR_ROUTED)
-            return MEMOI_INVALID(desc,
-                                 "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
-                                 "rows of their own; 0 would work",
-                                 (int)t, memob_tensor_name(tensor), (int)with);
+        if (!status) status = memoi_swap_check_with(desc, t, error);
+        if (status) return status;
     }
 
     /* INPUT is a copy of HANDED. */
@@ -8474,39 +8507,49 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
     return MEMO_STATUS_OK;
 }
 
-/* Of each place forwards and backwards take turns. */
-MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
-    const char* why = NULL;
-    int32_t n_used;
+/* Returns why a place's forwards and backwards do not alternate in the order; NULL: they do. */
+MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t place) {
+    int32_t n_used = 0;
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const int32_t turn = desc->order[k];
+        if (turn < -desc->n_places || turn >= desc->n_places)
+            return "names a place that n_places lacks";
+        if (turn != place && turn != -1 - place) continue;
+        if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
+        if (n_used % 2 == 1 && turn == place)
+            return "has two forwards of a place without a backward between";
+        n_used++;
+    }
+    if (!n_used) return "leaves out a place";
+    return n_used % 2 ? "ends before the last backward of a place" : NULL;
+}
 
+/* Returns what is wrong with the order of turns; NULL: nothing. */
+MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
+    const char* why = NULL;
+    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
+        return "is NULL or too long";
+    for (int32_t place = 0; place < desc->n_places && !why; place++)
+        why = memoi_swap_place_fault(desc, place);
+    if (why) return why;
+
+    /* These features assume that backwards come in the reverse order of forwards. */
+    for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
+        if (memob_tensor_is_routed(desc, t)) return "does not work with ROUTED tensors";
+    if (desc->n_slices > 1) return "does not work with n_slices above 1";
+    return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
+}
+
+/* Forwards and backwards of each place must alternate. */
+MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
+    const char* why;
     if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
     if (desc->n_places < 1 || desc->n_layers % desc->n_places)
         return MEMOI_INVALID(desc,
                              "n_places: %d, but n_layers, which counts the layers of all places, "
                              "is %d; a divisor works",
                              (int)desc->n_places, (int)desc->n_layers);
-
-    /* The turns of each place. */
-    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
-        why = "is NULL or too long";
-    for (int32_t place = 0; place < desc->n_places && !why; place++) {
-        for (int32_t k = n_used = 0; k < desc->n_order && !why; k++) {
-            if (desc->order[k] < -desc->n_places || desc->order[k] >= desc->n_places)
-                why = "names a place that n_places lacks";
-            if (desc->order[k] == (n_used & 1 ? place : -1 - place))
-                why = n_used & 1 ? "has two forwards of a place without a backward between"
-                                 : "has a backward of a place without a forward";
-            n_used += desc->order[k] == place || desc->order[k] == -1 - place;
-        }
-        if (!why && (!n_used || n_used & 1))
-            why = n_used ? "ends before the last backward of a place" : "leaves out a place";
-    }
-
-    /* What assumes that backwards come in the reverse order of forwards. */
-    for (int32_t t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
-        if (memob_tensor_is_routed(desc, t)) why = "does not work with ROUTED tensors";
-    if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
-    if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
+    why = memoi_swap_order_fault(desc);
     if (!why) return MEMO_STATUS_OK;
     return MEMOI_INVALID(desc, "order: %s (%d turns of %d places)", why, (int)desc->n_order,
                          (int)desc->n_places);
@@ -9350,14 +9393,17 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
  *    layers share places there.
- * 3. With places, the rows of a step are a parcel, of one slot on the host. */
+ * 3. With places, the rows of a step are a parcel, of one slot on the host.
+ * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
+ * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
+ *    that there are. */
 
 typedef struct memob_swap_items {
     int32_t n_steps, n_slices;
     int32_t n_classes;
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
-    int32_t n_items, n_uses, n_visits;
+    int32_t n_items, n_uses, n_uses_most, n_visits;
     memob_visit* visits;
     memob_item* items;
     memob_use* uses;
@@ -9382,7 +9428,10 @@ typedef enum memob_swap_item_kind {
 
 MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
     const int32_t k = item / it->n_steps - it->n_classes;
-    return k < 0 ? MEMOB_SWAP_ITEM_CLASS : (memob_swap_item_kind)memob_min(k + 1, 3);
+    MEMO_ASSERT(item >= 0 && item < it->n_items);
+    if (k < 0) return MEMOB_SWAP_ITEM_CLASS;
+    if (k == 0) return MEMOB_SWAP_ITEM_LAYER;
+    return k == 1 ? MEMOB_SWAP_ITEM_ROUTED : MEMOB_SWAP_ITEM_HANDED;
 }
 
 /* Tables of the law. */
@@ -9415,13 +9464,23 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
             if (is_packed || step == p->n_layers) same = u;
         }
         it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
+        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input);
         if (t == p->input) it->input = it->class_of[t];
     }
+}
+
+/* Of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
+    return 2 * it->n_classes + 2 * it->n_slices + 3;
 }
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
     const memob_use use = {visit, item, how, 0, at, host};
+    MEMO_ASSERT(it->n_uses < it->n_uses_most);
+    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);
+    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));
+    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit);
     it->uses[it->n_uses++] = use;
 }
 
@@ -9499,6 +9558,10 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_bytes[k + n] = sum->routed_bytes;
         it->n_copies[k + n] = sum->n_routed_copies;
     }
+
+    /* What moves is used; LAYER rows, the surplus and HANDED rows may be used without. */
+    for (int32_t k = 0; k < it->n_classes * n; k++)
+        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
@@ -9543,10 +9606,10 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
     it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
-    /* Of a visit at most one for each class, LAYER and HANDED rows, the surplus; and LAYER rows of
-     * all slices once. */
-    it->uses =
-        MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, p->n_visits * ((int64_t)it->n_classes + 4));
+    /* Each visit uses at most one item of each class, of LAYER and HANDED rows and of the surplus;
+     * once in a layer a visit uses LAYER rows of all slices. */
+    it->n_uses_most = p->n_visits * (it->n_classes + 4);
+    it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
@@ -9592,7 +9655,7 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.has_no_events = work != NULL;
     desc.work = work;
     desc.may_be_empty = it->may_be_empty;
-    desc.n_slots[0] = 2 * it->n_classes + 2 * it->n_slices + 3;
+    desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
     desc.n_slots[2] = it->n_steps;
     if (it->has_places) {
@@ -9609,7 +9672,12 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
  *
  * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
  * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
- * shorter micro-batches and rows known late need no law of their own. */
+ * shorter micro-batches and rows known late need no law of their own.
+ *
+ * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
+ * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
+ * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
+ * 4. Steps that share a place on the host move no more rows there than it holds. */
 
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: see spill_of */
@@ -9679,19 +9747,28 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
+/* Sizes the rooms that the law gave to steps in the file.  Returns the bytes of the file. */
+MEMOI int64_t memoi_swap_size_rooms(memo_swap* swap) {
+    const memob_law* law = &swap->sink.law;
+    int64_t n_bytes = 0;
+    for (int32_t k = 0; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            MEMO_ASSERT(part->to >= 0 && part->to < swap->placement.n_layers);
+            swap->room_bytes[part->to] =
+                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
+        }
+    for (int32_t room = 0; room < swap->placement.n_layers; room++)
+        n_bytes += swap->room_bytes[room];
+    return n_bytes;
+}
+
 /* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
- * order of the rooms that the law gave them. */
+ * order of their rooms. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->sink.engine;
     const memob_law* law = &swap->sink.law;
     int32_t n[2] = {0, 0};
-    for (int32_t k = 0; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            swap->room_bytes[part->to] =
-                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
-        }
-
     for (int32_t k = 0; k < law->n_ops; k++) {
         const int is_read = law->ops[k].kind == MEMOB_OP_READ;
         const memob_part* part;
@@ -9701,6 +9778,8 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
         part = &law->parts[law->ops[k].first_part];
         room = is_read ? part->from : part->to;
         for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
+        MEMO_ASSERT(swap->room_bytes[room] ==
+                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
         swap->spill_of[k] = 2 * n[is_read]++ + is_read;
         memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
                             e->host_memory +
@@ -9735,7 +9814,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
-    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
+    int32_t n_streams = 0;
+    int64_t spill_bytes;
+    if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
+    memoi_sink_count_events(&swap->sink, n_streams);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
@@ -9746,16 +9828,14 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
-    status = memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes,
-                                  sizes->host_bytes, desc->copy_streams,
-                                  !sizes->host_bytes ? 0
-                                  : n_spilled        ? 3
-                                                     : 2,
-                                  error);
+    status =
+        memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
+                             desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
+    spill_bytes = memoi_swap_size_rooms(swap);
     if (!status && n_spilled && desc->spill_directory)
-        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
+        status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
     if (!status) memoi_swap_describe_spill(swap);
     return status;
@@ -9818,13 +9898,14 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
     const memob_swap_visit *next, *visits = swap->placement.visits;
+    int is_legal;
 
     if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     next = &visits[is_end ? swap->n_ended : swap->n_begun];
-    if (is_end ? n_open > 0
-               : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                     next->is_backward == visits[swap->n_ended].is_backward)
-        if (next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
+    is_legal = is_end ? n_open > 0
+                      : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
+                            next->is_backward == visits[swap->n_ended].is_backward;
+    if (is_legal && next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
     next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
@@ -9834,41 +9915,66 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
+/* What becomes of the bytes of a transfer. */
+typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap_purpose;
+
+/* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
+MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
+                           int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
+    if (n_moved <= 0) return;
+    MEMO_ASSERT(device >= 0 && device + n_moved <= sizes->device_bytes);
+    MEMO_ASSERT(host >= 0 && host + n_moved <= sizes->host_bytes);
+    *n_bytes += n_moved;
+    if (purpose == MEMOI_SWAP_COPY)
+        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+}
+
+/* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
+MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
+    const memob_swap_placement* p = &swap->placement;
+    if (!p->place_bytes) return p->turns[step].host_begin;
+    MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
+    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
+    return memoi_swap_place_begin(swap, slot);
+}
+
+/* The tensor's rows move with the item. */
+MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
+                           const memob_swap_place* place) {
+    switch (memoi_swap_item_kind_of(&swap->items, item)) {
+    case MEMOB_SWAP_ITEM_CLASS:
+        return swap->items.class_of[tensor] == item / swap->placement.n_layers;
+    case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
+    default: return place->is_routed;
+    }
+}
+
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                int is_counted, int64_t* n_bytes) {
+                                memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
-    const int32_t step = part->item % p->n_layers, of_class = part->item / p->n_layers;
+    const int32_t step = part->item % p->n_layers;
     const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
-    const int64_t host_begin = kind != MEMOB_SWAP_ITEM_CLASS ? 0
-                               : p->place_bytes              ? memoi_swap_place_begin(swap, slot)
-                                                             : p->turns[step].host_begin;
-    const int64_t n_rows = kind == MEMOB_SWAP_ITEM_LAYER ? swap->n_rows
-                           : kind == MEMOB_SWAP_ITEM_ROUTED
-                               ? INT64_MAX
-                               : memob_swap_step_rows(p, step, swap->n_rows);
+    int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
+    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, slot);
+    if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
+    if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
     for (int32_t t = 0; t < p->n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
-        const int64_t n_moved =
-            (memob_min(n_rows, place->moved_end) - place->moved_begin) * place->row_bytes;
-        if (kind == MEMOB_SWAP_ITEM_CLASS
-                ? swap->items.class_of[t] != of_class
-                : (kind == MEMOB_SWAP_ITEM_LAYER ? !place->is_layer : !place->is_routed))
-            continue;
-        if (n_moved <= 0) continue;
-        *n_bytes += n_moved;
-        if (!is_counted)
-            memob_engine_copy(&swap->sink.engine, op->stream,
-                              place->offset + place->moved_begin * place->row_bytes,
-                              host_begin + place->host_offset, n_moved);
+        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
+        if (memoi_swap_is_of(swap, t, part->item, place))
+            memoi_swap_move(swap, op->stream, purpose,
+                            place->offset + place->moved_begin * place->row_bytes,
+                            host_begin + place->host_offset, n_moved * place->row_bytes, n_bytes);
     }
 }
 
 /* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  int is_counted, int64_t* n_bytes) {
+                                  memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -9883,22 +9989,21 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         const int32_t step = (int32_t)on_host % p->n_layers;
         host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
     }
-    *n_bytes += memob_max(n_moved, 0);
-    if (!is_counted)
-        memob_engine_copy(&swap->sink.engine, op->stream,
-                          memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
-                          host_begin, n_moved);
+    MEMO_ASSERT(odd == 0 || odd == 1);
+    memoi_swap_move(swap, op->stream, purpose,
+                    memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes, host_begin,
+                    n_moved, n_bytes);
 }
 
-/* The bytes of a transfer in this micro-batch; is_counted 0: copies them. */
-MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
+/* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
+MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swap_purpose purpose) {
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
         const memob_part* part = &swap->sink.law.parts[op->first_part + k];
         if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
-            memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
+            memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
         else
-            memoi_swap_copy_rows(swap, op, part, is_counted, &n_bytes);
+            memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);
     }
     return n_bytes;
 }
@@ -9908,12 +10013,14 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    MEMO_ASSERT(is_file == (swap->spill_of[k] >= 0));
+    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
+        return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
-        (void)memoi_swap_transfer(swap, op, 0);
+        (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
     if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
 }
 
@@ -9934,7 +10041,10 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    return swap->sink.law.visit_ops[(int64_t)table * swap->sink.law.n_visits + visit];
+    const memob_law* law = &swap->sink.law;
+    const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
+    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT);
+    return k;
 }
 
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
@@ -9967,6 +10077,8 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
+    MEMO_ASSERT(swap->n_begun <= memoi_swap_n_visits(swap));
+    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most);
     return status;
 }
 
@@ -10021,6 +10133,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
+    MEMO_ASSERT(swap->n_ended <= swap->n_begun);
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
 }

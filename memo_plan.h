@@ -738,9 +738,9 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
-     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
-     * allocated from the device. */
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
+     * memory of the device besides.  Sessions may share the memory: see Memory of the caller in
+     * docs/memory.md.  NULL: allocated from the device. */
     void *device_memory, *host_memory;
 
     /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
@@ -781,10 +781,10 @@ typedef struct memo_session_desc {
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of device memory, two of host
-     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
-     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
-     * waits in every layer. */
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
+     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
+     * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -8297,12 +8297,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 
     memob_engine_begin(&c->engine, s->device, NULL, 0);
     status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes + found_bytes,
-                                  2 * at + found_bytes, stream, 1, error);
+                                  at + MEMOI_GUARD + found_bytes, stream, 1, error);
     c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
     if (!status) memoi_inspector_start(s);
     c->image = c->engine.host_memory;
     if (!status && found_bytes) {
-        c->found = (memo_row_content*)(void*)(c->image + 2 * at);
+        c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
         c->seen =
             (memo_row_content*)(void*)(c->engine.device_memory + n_slots * at + c->memory_bytes);
     }
@@ -8451,6 +8451,17 @@ MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int3
     return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
 }
 
+/* Is all of a slot poison behind the n_rows rows of a tensor? */
+MEMOI int memoi_inspector_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
+    const memoi_inspector* c = &s->checker;
+    int64_t behind, n_bytes;
+    *n_rows = memob_tensor_is_routed(s->steps, t) ? memoi_session_tensor_rows(s, step, t)
+                                                  : memoi_session_most_rows(s, t, s->steps->n_rows);
+    behind = c->offsets[t] + *n_rows * s->steps->tensors[t].row_bytes;
+    n_bytes = c->offsets[t + 1] - behind;
+    return memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes;
+}
+
 /* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
  * that the backward gets must have the same bytes. */
@@ -8462,12 +8473,8 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int is_routed = memob_tensor_is_routed(s->steps, t);
-        const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
-                                         : memoi_session_most_rows(s, t, s->steps->n_rows);
-        const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
-        const int64_t n_bytes = c->offsets[t + 1] - behind;
-        if (memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes) {
+        int64_t n_rows;
+        if (memoi_inspector_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
             continue;
         }
@@ -8477,9 +8484,10 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
             "its %lld rows of %lld bytes; %s",
             (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
             (long long)n_rows, (long long)tensor->row_bytes,
-            is_routed ? "call memo_session_set_routed with all rows before they are written"
-                      : "row_bytes or n_rows is too small, or the table has another order than "
-                        "the kernels");
+            memob_tensor_is_routed(s->steps, t)
+                ? "call memo_session_set_routed with all rows before they are written"
+                : "row_bytes or n_rows is too small, or the table has another order than "
+                  "the kernels");
         return 0;
     }
 
@@ -8551,62 +8559,65 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
     return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
 }
 
-/* Copies the tensors that a call for tensor t recomputes to the image on the host, or back. */
-MEMOI int memoi_inspector_fetch_with(memo_session* s, int32_t step, int32_t t, int is_back) {
+/* Copies a slot to the third, or back. */
+MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
     const memoi_inspector* c = &s->checker;
-    int is_ok = 1;
-    for (int32_t u = 0; u < s->desc.n_tensors && is_ok; u++)
-        if (memoi_inspector_is_with(s, t, u))
-            is_ok = memoi_inspector_copy(s, memoi_inspector_slot(s, step) + c->offsets[u],
-                                         c->image + c->offsets[u],
-                                         c->offsets[u + 1] - c->offsets[u], is_back);
-    return is_ok;
+    char *slot = memoi_inspector_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
+    memo_status status =
+        memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, is_back ? slot : saved,
+                  is_back ? saved : slot, c->slot_bytes, &s->call_error);
+    if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    return memoi_session_is_ok(s, status);
 }
 
 /* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
- * recomputed with t?  Else s->call_error names a row.  A few runs are tried; the slot is as before
- * afterwards. */
+ * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
+ * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
+ * tiles write behind a shorter run. */
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
-    memoi_inspector* c = &s->checker;
+    const memoi_inspector* c = &s->checker;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
-    char* copy = c->image + c->slot_bytes;
-    int32_t u;
+    char* slot = memoi_inspector_slot(s, step);
     int keeps = 1;
 
     /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
      * own. */
-    if (!memoi_inspector_fetch_with(s, step, t, 0)) return 0;
-    for (u = 0; u < s->desc.n_tensors; u++) {
-        char* image = c->image + c->offsets[u];
-        if (!memoi_inspector_is_with(s, t, u)) continue;
-        memcpy(copy + c->offsets[u], image, (size_t)(c->offsets[u + 1] - c->offsets[u]));
-        memob_poison(image, n * memoi_inspector_row_bytes(s, step, u));
-    }
-    if (!memoi_inspector_fetch_with(s, step, t, 1)) return 0;
+    if (!memoi_inspector_save(s, step, 0)) return 0;
+    for (int32_t u = 0; u < s->desc.n_tensors; u++)
+        if (memoi_inspector_is_with(s, t, u))
+            memoi_inspector_fill(s, slot + c->offsets[u],
+                                 n * memoi_inspector_row_bytes(s, step, u));
+    if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
+
     for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
+        const int32_t u = i / n_runs;
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        u = i / n_runs;
         if (memoi_inspector_is_with(s, t, u))
             row = memoi_inspector_first(s, step, u, begin, end, 0);
         keeps = row == end;
         if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
-    for (u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_is_with(s, t, u))
-            memcpy(c->image + c->offsets[u], copy + c->offsets[u],
-                   (size_t)(c->offsets[u + 1] - c->offsets[u]));
-    return memoi_inspector_fetch_with(s, step, t, 1) && keeps;
+    for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
+        int64_t n_rows;
+        keeps = !memoi_inspector_is_with(s, t, u) || memoi_inspector_ends(s, step, u, &n_rows);
+        if (!keeps)
+            (void)memoi_inspector_blame(
+                s, step, u, n_rows,
+                "recompute writes behind the rows that it is given; compute "
+                "only these, or set tile_rows to what a kernel computes");
+    }
+    return memoi_inspector_save(s, step, 1) && keeps;
 }
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
@@ -8634,8 +8645,8 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows; check row_bytes; if they are right, tile_rows "
-                        "of %lld would work"
+                        "in tiles of %lld rows, or they write behind these; check row_bytes; if "
+                        "they are right, tile_rows of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
                         "`begin`, check row_bytes, or make it WHOLE",
@@ -11096,8 +11107,8 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span of a layer the median of its times in n micro-batches, and each other span two: of
- * the even micro-batches, and of the odd ones, which time the recomputation of half of the rows.
+/* Gives each span of a layer the median of its times in n micro-batches, and each other span two:
+ * of the even micro-batches, and of the odd ones, which time recomputation of half of the rows.
  * Layers that are late now and then make the median micro-batch longer than the sum of the layers'
  * medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {

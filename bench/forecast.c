@@ -134,11 +134,13 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
     if (!plan->fits) {
         printf("%-34s does not fit: %s\n", name, plan->shortage);
     } else {
-        printf("%-34s %7.2f %9.0f %8.2f %9.0f %8.0f %8.1f %8.1f\n", name, plan->times->step_s,
-               8 * ROWS / plan->times->step_s, plan->times->step_s / least_s,
+        printf("%-34s %7.2f %9.0f %8.2f %8.2f %8.2f %8.2f %9.0f %8.0f %8.1f %8.1f\n", name,
+               plan->times->step_s, 8 * ROWS / plan->times->step_s, plan->times->step_s / least_s,
+               plan->times->recompute_s, plan->times->stall_s, plan->times->update_s,
                (double)plan->times->to_device_bytes / (1 << 30),
                (double)plan->times->to_host_bytes / (1 << 30),
                (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30));
+        printf("    %s\n", plan->times->reason);
     }
     memo_step_plan_destroy(plan);
 }
@@ -147,10 +149,10 @@ int main(void) {
     const memo_profile p = estimate();
     printf("computation alone: %.2f s\n\n",
            8 * (LAYERS * (p.forward_s[0] + p.backward_s[0]) + p.between_s));
-    printf("%-34s %7s %9s %8s %9s %8s %8s %8s\n", "", "step s", "tokens/s", "of alone", "GiB in",
-           "GiB out", "device", "host");
-    printf("%-34s %7.2f %9.0f %8s %9d %8d %8d %8d\n", "ShadowSpill, measured", 18.4, 3556.0, "",
-           330, 133, 16, 112);
+    printf("%-34s %7s %9s %8s %8s %8s %8s %9s %8s %8s %8s\n", "", "step s", "tokens/s", "of alone",
+           "again s", "stall s", "update s", "GiB in", "GiB out", "device", "host");
+    printf("%-34s %7.2f %9.0f %8s %8s %8s %8s %9d %8d %8d %8d\n", "ShadowSpill, measured", 18.4,
+           3556.0, "", "", "", "", 330, 133, 16, 112);
     forecast("memo, the same states", 0, MEMO_MAY_DEFER);
     forecast("memo, update as a pass", 0, 0);
     forecast("memo, fp32 masters and gradients", 1, MEMO_MAY_DEFER);

@@ -180,7 +180,7 @@ struct memo_hooks {
 /* Is a micro-batch open?  token: and does it belong there; *t is its tensor. */
 MEMOI memo_status memoi_hooks_check(const memo_hooks* h, const int64_t* token,
                                     memoi_hooks_tensor** t, memo_error* error) {
-    const int64_t at = !token ? 0 : *token < 0 ? ~*token : *token;
+    const int64_t value = token ? *token : 0, at = value < 0 ? ~value : value;
     if (!h->is_open)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_hooks: no micro-batch is open; call memo_hooks_begin");

@@ -665,13 +665,13 @@ MEMOI memoi_parallel_stage memoi_parallel_stage_of(const memo_parallel_desc* des
     const double n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
     const double whole = ceil(desc->model.n_layers / (pipeline * chunks));
     const double lacking = whole * pipeline * chunks - desc->model.n_layers;
-    const double turn = at == 0 ? 0 : at == l->pipeline - 1 ? 1 : at + 1.0;
     const int is_last = at == l->pipeline - 1;
+    const double rank = at == 0 || is_last ? at > 0 : at + 1.0; /* in the order of giving up */
     memoi_parallel_stage stage;
     double n_warm = pipeline - at; /* forwards of a chunk before the first backward ends */
     if (chunks > 1) n_warm = (chunks - 1) * pipeline + 2 * (pipeline - at) - 1;
     stage.n_layers = whole * chunks - floor(lacking / pipeline) -
-                     (turn < lacking - pipeline * floor(lacking / pipeline));
+                     (rank < lacking - pipeline * floor(lacking / pipeline));
     stage.n_held = fmin(n_micro, n_warm / chunks);
     stage.n_vocabulary = l->pipeline == 1 && desc->model.is_tied ? 1 : (at == 0) + is_last;
     stage.has_classifier = is_last;
@@ -709,6 +709,45 @@ MEMOI memo_status memoi_parallel_refuse_chunks(const memo_parallel_desc* desc,
     return MEMO_STATUS_OK;
 }
 
+/* Returns why the states' shards or the activations are illegal. */
+MEMOI memo_status memoi_parallel_refuse_memory(const memo_parallel_desc* desc,
+                                               const memo_parallel_layout* l, memo_error* error) {
+    static const char* const moved[] = {"optimizer_on_host:", "activations: swap",
+                                        "activations: offload"};
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_status no = MEMO_STATUS_INFEASIBLE;
+    double least;
+
+    /* A ZeRO stage above 0 needs several ranks to shard over. */
+    if (l->zero_stage < 0 || l->zero_stage > 3)
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
+                              (int)l->zero_stage);
+    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
+        return memo_error_set(
+            error, no,
+            "zero_stage: %d has nothing to shard, because data x ulysses x ring is 1; use 0",
+            (int)l->zero_stage);
+
+    /* Swapping needs a layer besides the last two, which stay on the device. */
+    if (l->activations < MEMO_PARALLEL_KEEP || l->activations >= MEMO_PARALLEL_N_ACTIVATIONS)
+        return memo_error_set(error, no,
+                              "activations: not a memo_parallel_activations (%d); keep, recompute, "
+                              "selective, swap and offload are valid",
+                              (int)l->activations);
+    if ((l->activations >= MEMO_PARALLEL_SWAP || desc->optimizer_on_host) &&
+        (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
+        return memo_error_set(
+            error, no, "%s needs host memory; set cluster.host_bytes and host_bytes_per_s",
+            moved[memob_max((int)l->activations - (int)MEMO_PARALLEL_SWAP + 1, 0)]);
+    least = memoi_parallel_stage_of(desc, l, 0).n_layers;
+    if (l->activations == MEMO_PARALLEL_SWAP && least <= 2)
+        return memo_error_set(error, no,
+                              "activations: swap needs 3 layers a pipeline stage (%.0f), because "
+                              "the last two stay; use a smaller pipeline",
+                              least);
+    return MEMO_STATUS_OK;
+}
+
 /* Returns the first reason why the layout is illegal.  desc is checked, and both are settled. */
 MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l, memo_error* error) {
@@ -718,7 +757,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     const memo_status no = MEMO_STATUS_INFEASIBLE;
     memo_status status;
     const int32_t degrees[] = {l->data, l->pipeline, l->tensor, l->ulysses, l->ring};
-    double product = 1, pieces, least;
+    double product = 1, pieces;
 
     /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
      * overflow an integer. */
@@ -776,36 +815,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               "%.0f pieces; use smaller degrees or as many tokens",
                               (long long)desc->sequence, pieces);
 
-    /* A ZeRO stage above 0 needs several ranks to shard over. */
-    if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
-                              (int)l->zero_stage);
-    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
-        return memo_error_set(
-            error, no,
-            "zero_stage: %d has nothing to shard, because data x ulysses x ring is 1; use 0",
-            (int)l->zero_stage);
-
-    /* Swapping needs a layer besides the last two, which stay on the device. */
-    if (l->activations < MEMO_PARALLEL_KEEP || l->activations >= MEMO_PARALLEL_N_ACTIVATIONS)
-        return memo_error_set(error, no,
-                              "activations: not a memo_parallel_activations (%d); keep, recompute, "
-                              "selective, swap and offload are valid",
-                              (int)l->activations);
-    if ((l->activations >= MEMO_PARALLEL_SWAP || desc->optimizer_on_host) &&
-        (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
-        return memo_error_set(error, no,
-                              "%s needs host memory; set cluster.host_bytes and host_bytes_per_s",
-                              l->activations == MEMO_PARALLEL_SWAP      ? "activations: swap"
-                              : l->activations == MEMO_PARALLEL_OFFLOAD ? "activations: offload"
-                                                                        : "optimizer_on_host:");
-    least = memoi_parallel_stage_of(desc, l, 0).n_layers;
-    if (l->activations == MEMO_PARALLEL_SWAP && least <= 2)
-        return memo_error_set(error, no,
-                              "activations: swap needs 3 layers a pipeline stage (%.0f), because "
-                              "the last two stay; use a smaller pipeline",
-                              least);
-    return MEMO_STATUS_OK;
+    return memoi_parallel_refuse_memory(desc, l, error);
 }
 
 /* ---- >>layout costs -----------------------------------------------------------------------------
@@ -1424,14 +1434,14 @@ MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
     const double sharded = memoi_parallel_sharded(s, s->parameters, s->experts);
     const double stay_bytes = parameters - sharded;
     const double n_runs = s->l->chunks > 1 ? ceil(s->n_micro / s->l->pipeline) : s->n_micro;
-    const double n_gradients = s->l->zero_stage == 0 ? 2 : s->l->zero_stage == 1 ? 1 : n_runs;
+    const double gradients[] = {2, 1, n_runs, n_runs}; /* by stage: how often they are sent */
+    const double gathers[] = {0, 1, 1, 2 * s->n_micro};
     const double moved_bytes = s->desc->gradient_bytes + s->desc->element_bytes;
     const double mine = s->l->zero_stage > 0 ? sharded : parameters;
     const memo_parallel_cluster* c = &s->desc->cluster;
-    const double n_parameters = s->l->zero_stage == 0   ? 0
-                                : s->l->zero_stage == 3 ? 2 * s->n_micro
-                                                        : 1;
     double* sent = prediction->sent_bytes;
+    const double n_gradients = gradients[s->l->zero_stage];
+    const double n_parameters = gathers[s->l->zero_stage];
     sent[MEMO_PARALLEL_GRADIENTS] = n_gradients * (s->desc->gradient_bytes * stay_bytes);
     sent[MEMO_PARALLEL_PARAMETERS] = n_parameters * (s->desc->element_bytes * stay_bytes);
     prediction->time.zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
@@ -1567,7 +1577,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     memoi_parallel_share share = memoi_parallel_share_of(desc, l);
     const int32_t n_most = l->ring > 1 ? share.n_kv : share.n_q; /* of memo_sp.h */
     const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
-    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : (int32_t)memob_min(limit, n_most);
     memo_parallel_prediction trial;
     for (int32_t n = 1; n == 1 || n <= most_groups; n++) {
         /* Equal groups: of key heads, or of the query heads of one. */
@@ -1951,11 +1961,11 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     /* The last block comes first because nothing follows it. */
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
-        for (int32_t q = 0; q < d; q++)
-            from_s[q] = problem->costs[at + q].runtime_bytes > limit ? INFINITY
-                        : is_least
-                            ? (double)search->extra[at + q]
-                            : price_s * (double)search->extra[at + q] + search->rest_s[at + d + q];
+        for (int32_t q = 0; q < d; q++) {
+            const double extra = (double)search->extra[at + q];
+            from_s[q] = is_least ? extra : price_s * extra + search->rest_s[at + d + q];
+            if (problem->costs[at + q].runtime_bytes > limit) from_s[q] = INFINITY;
+        }
         for (p = 0; p < d; p++) {
             const double* add_s = &search->add_s[(at + p) * d];
             int32_t* next = &search->next[at + p];

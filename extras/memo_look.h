@@ -2009,7 +2009,10 @@ MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_si
     double width = 0;
     for (int64_t i = 0; i < n_bytes; i++) {
         if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
-        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
+        if (strchr(" .,:;'|!()fijlrtI", s[i]))
+            width += 0.36;
+        else
+            width += s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
     }
     return width * font_size;
 }
@@ -2137,8 +2140,11 @@ MEMOI const char* memoi_timeline_ink(uint32_t color) {
 
 /* The unit in which a time is readable: *per_s of it are a second. */
 MEMOI const char* memoi_timeline_unit(double time_s, double* per_s) {
-    *per_s = time_s >= 1 ? 1 : time_s >= 1e-3 ? 1e3 : 1e6;
-    return time_s >= 1 ? "s" : time_s >= 1e-3 ? "ms" : "\xc2\xb5s";
+    static const char* const units[] = {"s", "ms", "\xc2\xb5s"};
+    static const double rates[] = {1, 1e3, 1e6};
+    const int k = (time_s < 1) + (time_s < 1e-3);
+    *per_s = rates[k];
+    return units[k];
 }
 
 /* "12.3 ms": three digits. */
@@ -2146,7 +2152,7 @@ MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
     double per_s, value;
     const char* unit = memoi_timeline_unit(time_s, &per_s);
     value = time_s * per_s;
-    MEMOI_PUT_NUMBERS(text, "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
+    MEMOI_PUT_NUMBERS(text, "%.*f %s", (value < 10) + (value < 100), value, unit);
 }
 
 /* Positions in the picture, in pixels. */
@@ -2188,10 +2194,7 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
         if (is_wait) /* a thin line: the stream waits */
             memoi_svg_put_rect(&t->text, color, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
         else /* a gap between neighbors, if there is room */
-            memoi_svg_put_rect(&t->text, color, x, y,
-                               width > 3     ? width - 0.6
-                               : width > 0.6 ? width
-                                             : 0.6,
+            memoi_svg_put_rect(&t->text, color, x, y, width > 3 ? width - 0.6 : fmax(width, 0.6),
                                MEMOI_BAR_HEIGHT);
 
         /* Hover text, then the name if it fits. */
@@ -2967,10 +2970,12 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r) {
             &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
             memob_word_text(shown, &r->reader));
-    status = k == MEMO_OP_RUN         ? memoi_schedule_parse_run(r)
-             : k == MEMOI_WORD_STREAM ? memoi_schedule_parse_stream(r)
-             : k == MEMOI_WORD_BUFFER ? memoi_schedule_parse_buffer(r)
-                                      : memoi_schedule_parse_order(r, (memo_op_kind)k);
+    switch (k) {
+    case MEMO_OP_RUN: status = memoi_schedule_parse_run(r); break;
+    case MEMOI_WORD_STREAM: status = memoi_schedule_parse_stream(r); break;
+    case MEMOI_WORD_BUFFER: status = memoi_schedule_parse_buffer(r); break;
+    default: status = memoi_schedule_parse_order(r, (memo_op_kind)k); break;
+    }
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
@@ -3056,12 +3061,11 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     if (op->event >= 0) memoi_schedule_put_taken(text, &w->events, op->event);
     for (int64_t k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
         memoi_schedule_put_taken(text, &w->streams, memoi_schedule_op_stream(schedule, op, k));
-    for (int64_t k = 0; k < op->n_reads + op->n_writes; k++)
-        memo_text_put(text, "%s 0x%llx..0x%llx",
-                      k == op->n_reads ? " writes"
-                      : k              ? ""
-                                       : " reads",
-                      (unsigned long long)ranges[k].begin, (unsigned long long)ranges[k].end);
+    for (int64_t k = 0; k < op->n_reads + op->n_writes; k++) {
+        if (k == 0 || k == op->n_reads) memo_text_put(text, k < op->n_reads ? " reads" : " writes");
+        memo_text_put(text, " 0x%llx..0x%llx", (unsigned long long)ranges[k].begin,
+                      (unsigned long long)ranges[k].end);
+    }
     if (duration_s > 0)
         memo_text_put(text, " takes %.0f", duration_s < 1e9 ? duration_s * 1e9 : 1e18);
     memo_text_put(text, "\n");
@@ -3788,11 +3792,9 @@ MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, ui
 MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, int writes) {
     const uint32_t reads =
         is_backward ? MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT : (uint32_t)MEMO_STATE_FORWARD;
+    const uint32_t uses = writes ? reads & MEMO_STATE_GRADIENT : reads;
     for (int32_t i = 0; g->states && i < g->n_open; i++)
-        memoi_swap_generate_states(g, g->open[i],
-                                   !writes       ? reads
-                                   : is_backward ? (uint32_t)MEMO_STATE_GRADIENT
-                                                 : 0);
+        memoi_swap_generate_states(g, g->open[i], uses);
 }
 
 /* What the copies enqueued since the last step computed add to one that takes time_s. */

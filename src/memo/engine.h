@@ -126,7 +126,7 @@ MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
 }
 
 /* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memob_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
     if (e->status || memoi_engine_is_done(e, event)) return;
     e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)

@@ -60,7 +60,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
         event = memoi_records_find(&sink->records, s, wait->of[s]);
         if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
             event = memoi_sink_record(sink, s, sink->waits.n[s]);
-        if (!e->status) memob_engine_wait(e, stream, sink->first_event[s] + event);
+        if (!e->status) memoi_engine_wait(e, stream, sink->first_event[s] + event);
     }
 }
 
@@ -111,7 +111,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
         for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
             if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memob_engine_wait(e, s, sink->first_event[other] + events[other]);
+                memoi_engine_wait(e, s, sink->first_event[other] + events[other]);
     if (e->status) return;
     if (!sink->clock) memoi_waits_join(&sink->waits);
     sink->has_failed = 0;

@@ -7,7 +7,12 @@
  *
  * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
  * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
- * shorter micro-batches and rows known late need no law of their own. */
+ * shorter micro-batches and rows known late need no law of their own.
+ *
+ * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
+ * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
+ * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
+ * 4. Steps that share a place on the host move no more rows there than it holds. */
 
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: see spill_of */
@@ -77,19 +82,28 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
+/* Sizes the rooms that the law gave to steps in the file.  Returns the bytes of the file. */
+MEMOI int64_t memoi_swap_size_rooms(memo_swap* swap) {
+    const memob_law* law = &swap->sink.law;
+    int64_t n_bytes = 0;
+    for (int32_t k = 0; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            MEMO_ASSERT(part->to >= 0 && part->to < swap->placement.n_layers);
+            swap->room_bytes[part->to] =
+                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
+        }
+    for (int32_t room = 0; room < swap->placement.n_layers; room++)
+        n_bytes += swap->room_bytes[room];
+    return n_bytes;
+}
+
 /* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
- * order of the rooms that the law gave them. */
+ * order of their rooms. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->sink.engine;
     const memob_law* law = &swap->sink.law;
     int32_t n[2] = {0, 0};
-    for (int32_t k = 0; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            swap->room_bytes[part->to] =
-                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
-        }
-
     for (int32_t k = 0; k < law->n_ops; k++) {
         const int is_read = law->ops[k].kind == MEMOB_OP_READ;
         const memob_part* part;
@@ -99,6 +113,8 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
         part = &law->parts[law->ops[k].first_part];
         room = is_read ? part->from : part->to;
         for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
+        MEMO_ASSERT(swap->room_bytes[room] ==
+                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
         swap->spill_of[k] = 2 * n[is_read]++ + is_read;
         memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
                             e->host_memory +
@@ -133,7 +149,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
-    memoi_sink_count_events(&swap->sink, !sizes->host_bytes ? 0 : n_spilled ? 4 : 3);
+    int32_t n_streams = 0;
+    int64_t spill_bytes;
+    if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
+    memoi_sink_count_events(&swap->sink, n_streams);
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
@@ -144,16 +163,14 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
-    status = memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes,
-                                  sizes->host_bytes, desc->copy_streams,
-                                  !sizes->host_bytes ? 0
-                                  : n_spilled        ? 3
-                                                     : 2,
-                                  error);
+    status =
+        memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
+                             desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
+    spill_bytes = memoi_swap_size_rooms(swap);
     if (!status && n_spilled && desc->spill_directory)
-        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
+        status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
     if (!status) memoi_swap_describe_spill(swap);
     return status;
@@ -216,13 +233,14 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
     const memob_swap_visit *next, *visits = swap->placement.visits;
+    int is_legal;
 
     if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     next = &visits[is_end ? swap->n_ended : swap->n_begun];
-    if (is_end ? n_open > 0
-               : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                     next->is_backward == visits[swap->n_ended].is_backward)
-        if (next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
+    is_legal = is_end ? n_open > 0
+                      : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
+                            next->is_backward == visits[swap->n_ended].is_backward;
+    if (is_legal && next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
     next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
@@ -232,41 +250,66 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
+/* What becomes of the bytes of a transfer. */
+typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap_purpose;
+
+/* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
+MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
+                           int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
+    if (n_moved <= 0) return;
+    MEMO_ASSERT(device >= 0 && device + n_moved <= sizes->device_bytes);
+    MEMO_ASSERT(host >= 0 && host + n_moved <= sizes->host_bytes);
+    *n_bytes += n_moved;
+    if (purpose == MEMOI_SWAP_COPY)
+        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+}
+
+/* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
+MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
+    const memob_swap_placement* p = &swap->placement;
+    if (!p->place_bytes) return p->turns[step].host_begin;
+    MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
+    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
+    return memoi_swap_place_begin(swap, slot);
+}
+
+/* The tensor's rows move with the item. */
+MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
+                           const memob_swap_place* place) {
+    switch (memoi_swap_item_kind_of(&swap->items, item)) {
+    case MEMOB_SWAP_ITEM_CLASS:
+        return swap->items.class_of[tensor] == item / swap->placement.n_layers;
+    case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
+    default: return place->is_routed;
+    }
+}
+
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                int is_counted, int64_t* n_bytes) {
+                                memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
-    const int32_t step = part->item % p->n_layers, of_class = part->item / p->n_layers;
+    const int32_t step = part->item % p->n_layers;
     const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
-    const int64_t host_begin = kind != MEMOB_SWAP_ITEM_CLASS ? 0
-                               : p->place_bytes              ? memoi_swap_place_begin(swap, slot)
-                                                             : p->turns[step].host_begin;
-    const int64_t n_rows = kind == MEMOB_SWAP_ITEM_LAYER ? swap->n_rows
-                           : kind == MEMOB_SWAP_ITEM_ROUTED
-                               ? INT64_MAX
-                               : memob_swap_step_rows(p, step, swap->n_rows);
+    int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
+    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, slot);
+    if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
+    if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
     for (int32_t t = 0; t < p->n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
-        const int64_t n_moved =
-            (memob_min(n_rows, place->moved_end) - place->moved_begin) * place->row_bytes;
-        if (kind == MEMOB_SWAP_ITEM_CLASS
-                ? swap->items.class_of[t] != of_class
-                : (kind == MEMOB_SWAP_ITEM_LAYER ? !place->is_layer : !place->is_routed))
-            continue;
-        if (n_moved <= 0) continue;
-        *n_bytes += n_moved;
-        if (!is_counted)
-            memob_engine_copy(&swap->sink.engine, op->stream,
-                              place->offset + place->moved_begin * place->row_bytes,
-                              host_begin + place->host_offset, n_moved);
+        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
+        if (memoi_swap_is_of(swap, t, part->item, place))
+            memoi_swap_move(swap, op->stream, purpose,
+                            place->offset + place->moved_begin * place->row_bytes,
+                            host_begin + place->host_offset, n_moved * place->row_bytes, n_bytes);
     }
 }
 
 /* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  int is_counted, int64_t* n_bytes) {
+                                  memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -281,22 +324,21 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         const int32_t step = (int32_t)on_host % p->n_layers;
         host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
     }
-    *n_bytes += memob_max(n_moved, 0);
-    if (!is_counted)
-        memob_engine_copy(&swap->sink.engine, op->stream,
-                          memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes,
-                          host_begin, n_moved);
+    MEMO_ASSERT(odd == 0 || odd == 1);
+    memoi_swap_move(swap, op->stream, purpose,
+                    memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes, host_begin,
+                    n_moved, n_bytes);
 }
 
-/* The bytes of a transfer in this micro-batch; is_counted 0: copies them. */
-MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, int is_counted) {
+/* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
+MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swap_purpose purpose) {
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
         const memob_part* part = &swap->sink.law.parts[op->first_part + k];
         if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
-            memoi_swap_copy_handed(swap, op, part, is_counted, &n_bytes);
+            memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
         else
-            memoi_swap_copy_rows(swap, op, part, is_counted, &n_bytes);
+            memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);
     }
     return n_bytes;
 }
@@ -306,12 +348,14 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, 1))) return;
+    MEMO_ASSERT(is_file == (swap->spill_of[k] >= 0));
+    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
+        return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
     else
-        (void)memoi_swap_transfer(swap, op, 0);
+        (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
     if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
 }
 
@@ -332,7 +376,10 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    return swap->sink.law.visit_ops[(int64_t)table * swap->sink.law.n_visits + visit];
+    const memob_law* law = &swap->sink.law;
+    const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
+    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT);
+    return k;
 }
 
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
@@ -365,6 +412,8 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
+    MEMO_ASSERT(swap->n_begun <= memoi_swap_n_visits(swap));
+    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most);
     return status;
 }
 
@@ -419,6 +468,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
+    MEMO_ASSERT(swap->n_ended <= swap->n_begun);
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
 }

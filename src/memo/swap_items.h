@@ -15,14 +15,17 @@
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
  *    layers share places there.
- * 3. With places, the rows of a step are a parcel, of one slot on the host. */
+ * 3. With places, the rows of a step are a parcel, of one slot on the host.
+ * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
+ * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
+ *    that there are. */
 
 typedef struct memob_swap_items {
     int32_t n_steps, n_slices;
     int32_t n_classes;
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
-    int32_t n_items, n_uses, n_visits;
+    int32_t n_items, n_uses, n_uses_most, n_visits;
     memob_visit* visits;
     memob_item* items;
     memob_use* uses;
@@ -47,7 +50,10 @@ typedef enum memob_swap_item_kind {
 
 MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
     const int32_t k = item / it->n_steps - it->n_classes;
-    return k < 0 ? MEMOB_SWAP_ITEM_CLASS : (memob_swap_item_kind)memob_min(k + 1, 3);
+    MEMO_ASSERT(item >= 0 && item < it->n_items);
+    if (k < 0) return MEMOB_SWAP_ITEM_CLASS;
+    if (k == 0) return MEMOB_SWAP_ITEM_LAYER;
+    return k == 1 ? MEMOB_SWAP_ITEM_ROUTED : MEMOB_SWAP_ITEM_HANDED;
 }
 
 /* Tables of the law. */
@@ -80,13 +86,23 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
             if (is_packed || step == p->n_layers) same = u;
         }
         it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
+        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input);
         if (t == p->input) it->input = it->class_of[t];
     }
+}
+
+/* Of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
+    return 2 * it->n_classes + 2 * it->n_slices + 3;
 }
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
     const memob_use use = {visit, item, how, 0, at, host};
+    MEMO_ASSERT(it->n_uses < it->n_uses_most);
+    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);
+    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));
+    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit);
     it->uses[it->n_uses++] = use;
 }
 
@@ -164,6 +180,10 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_bytes[k + n] = sum->routed_bytes;
         it->n_copies[k + n] = sum->n_routed_copies;
     }
+
+    /* What moves is used; LAYER rows, the surplus and HANDED rows may be used without. */
+    for (int32_t k = 0; k < it->n_classes * n; k++)
+        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
@@ -208,10 +228,10 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
     it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
-    /* Of a visit at most one for each class, LAYER and HANDED rows, the surplus; and LAYER rows of
-     * all slices once. */
-    it->uses =
-        MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, p->n_visits * ((int64_t)it->n_classes + 4));
+    /* Each visit uses at most one item of each class, of LAYER and HANDED rows and of the surplus;
+     * once in a layer a visit uses LAYER rows of all slices. */
+    it->n_uses_most = p->n_visits * (it->n_classes + 4);
+    it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
@@ -257,7 +277,7 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.has_no_events = work != NULL;
     desc.work = work;
     desc.may_be_empty = it->may_be_empty;
-    desc.n_slots[0] = 2 * it->n_classes + 2 * it->n_slices + 3;
+    desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
     desc.n_slots[2] = it->n_steps;
     if (it->has_places) {

@@ -48,9 +48,9 @@ typedef struct memob_swap_sum {
     int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
-    /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
-     * (even layers high, odd layers low); the same for the tensor that recomputes most among the
-     * tensors cut in two. */
+    /* Bytes of the packed tensors, which only some kinds have: all rows; rows that lie beyond the
+     * swapped rows (even layers high, odd layers low).  cut_: the tensor, split into swapped and
+     * recomputed rows, that recomputes most. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
     int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
     int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
@@ -133,13 +133,12 @@ MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
  * were of the slice's first token: slices without tokens have none. */
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
-    return rule == MEMO_TENSOR_CARRIED  ? 1
-           : rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer
-                                        : desc->n_rows;
+    if (rule == MEMO_TENSOR_CARRIED) return 1;
+    return rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
- * than none, and more. */
+/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
+ * between; at least 0. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
@@ -231,32 +230,46 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
+/* Returns why a tensor's rule forbids to swap so many of its rows; NULL: it does not. */
+MEMOI const char* memoi_swap_rule_fault(memo_tensor_rule rule, int64_t swapped, int64_t n_rows) {
+    switch (rule) {
+    case MEMO_TENSOR_ROWS: return NULL;
+    case MEMO_TENSOR_WHOLE:
+        return swapped > 0 && swapped < n_rows ? "is whole by its rule; swap all rows or none"
+                                               : NULL;
+    case MEMO_TENSOR_KEPT: return "must be MEMO_ROWS_KEPT by its rule";
+    case MEMO_TENSOR_ROUTED_ROWS:
+        return swapped ? "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid" : NULL;
+    default:
+        return swapped < n_rows ? "cannot be recomputed by its rule; swap all rows or keep them"
+                                : NULL;
+    }
+}
+
+/* Returns why a number of swapped rows is no number of tiles; NULL: it is one. */
+MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t layer,
+                                         int64_t swapped) {
+    const int64_t n = desc->n_rows;
+    int64_t border;
+    if (swapped < 0 || swapped > n)
+        return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
+    border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
+    return border < n && border % memob_swap_tile_rows(desc)
+               ? "splits a tile; the border between swapped and recomputed rows must be a "
+                 "multiple of tile_rows"
+               : NULL;
+}
+
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
     int32_t with = desc->tensors[t].with;
-    memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
-    int64_t border = 0; /* only of a number in range: another may overflow */
-    if (swapped >= 0 && swapped <= n)
-        border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
-
-    if (swapped == MEMO_ROWS_KEPT)
-        why = NULL;
-    else if (swapped < 0 || swapped > n)
-        why = "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
-    else if (border < n && border % tile)
-        why = "splits a tile; the border between swapped and recomputed rows must be a multiple of "
-              "tile_rows";
-    else if (rule == MEMO_TENSOR_KEPT)
-        why = "must be MEMO_ROWS_KEPT by its rule";
-    else if (rule == MEMO_TENSOR_ROUTED_ROWS && swapped)
-        why = "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid";
-    else if (rule >= MEMO_TENSOR_SWAPPED && rule != MEMO_TENSOR_ROUTED_ROWS && swapped < n)
-        why = "cannot be recomputed by its rule; swap all rows or keep them";
-    else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
-        why = "is whole by its rule; swap all rows or none";
+    if (swapped != MEMO_ROWS_KEPT) {
+        why = memoi_swap_tiles_fault(desc, layer, swapped);
+        if (!why) why = memoi_swap_rule_fault(memob_tensor_rule(desc->tensors, t), swapped, n);
+    }
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
@@ -270,10 +283,60 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                          (long long)swapped, (long long)n, (long long)tile);
 }
 
+/* *which: the HANDED or INPUT tensor before t, or -1; becomes t. */
+MEMOI memo_status memoi_swap_check_only(const memo_swap_desc* desc, int32_t t, int32_t* which,
+                                        memo_error* error) {
+    const memo_tensor* tensor = &desc->tensors[t];
+    if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
+        return MEMOI_INVALID(
+            desc,
+            "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
+            "give it no `with` and no kinds, and other tensors another rule",
+            (int)t, memob_tensor_name(tensor));
+    *which = t;
+    return MEMO_STATUS_OK;
+}
+
+/* other: a ROUTED tensor, or t; its kinds are those of t. */
+MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t, int32_t other,
+                                          memo_error* error) {
+    const memo_tensor* tensor = &desc->tensors[t];
+    if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
+        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / tensor->row_bytes &&
+        memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
+        return MEMO_STATUS_OK;
+    return MEMOI_INVALID(
+        desc,
+        "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
+        "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
+        (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
+        memob_tensor_name(tensor));
+}
+
+MEMOI memo_status memoi_swap_check_with(const memo_swap_desc* desc, int32_t t, memo_error* error) {
+    const memo_tensor *tensor = &desc->tensors[t], *other;
+    const int32_t with = tensor->with;
+    if (with == 0) return MEMO_STATUS_OK;
+    other = with > 0 && with <= desc->n_tensors ? &desc->tensors[with - 1] : NULL;
+    if (!other || other == tensor || other->with || (!other->row_bytes && tensor->row_bytes) ||
+        memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
+                             "tensor that has bytes, with 0 and the same kinds, is valid",
+                             (int)t, (int)with);
+    if (tensor->rule >= MEMO_TENSOR_CARRIED || other->rule >= MEMO_TENSOR_ROUTED)
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
+                             "rows of their own; 0 would work",
+                             (int)t, memob_tensor_name(tensor), (int)with);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t with, handed = -1, input = -1, routed = -1;
+    int32_t handed = -1, input = -1, routed = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
+        memo_status status = MEMO_STATUS_OK;
         if (tensor->row_bytes < 0)
             return MEMOI_INVALID(
                 desc,
@@ -284,46 +347,16 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                 desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
                 (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
 
-        if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
-            tensor->row_bytes) {
-            int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
-            if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
-                return MEMOI_INVALID(
-                    desc,
-                    "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
-                    "give it no `with` and no kinds, and other tensors another rule",
-                    (int)t, memob_tensor_name(tensor));
-            *which = t;
-        }
-
-        if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
-            if (desc->routed_rows_layer < 1 || desc->routed_rows_all < desc->routed_rows_layer ||
-                desc->routed_rows_all > MEMOB_BYTES_MAX / 8 / tensor->row_bytes ||
-                memob_tensor_kinds(desc, t) != memob_tensor_kinds(desc, routed < 0 ? t : routed))
-                return MEMOI_INVALID(
-                    desc,
-                    "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
-                    "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
-                    (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
-                    memob_tensor_name(tensor));
+        if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_HANDED)
+            status = memoi_swap_check_only(desc, t, &handed, error);
+        else if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_INPUT)
+            status = memoi_swap_check_only(desc, t, &input, error);
+        else if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
+            status = memoi_swap_check_routed(desc, t, routed < 0 ? t : routed, error);
             routed = t;
         }
-
-        with = tensor->with;
-        if (with == 0) continue;
-        if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
-            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0) ||
-            memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
-            return MEMOI_INVALID(desc,
-                                 "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
-                                 "tensor that has bytes, with 0 and the same kinds, is valid",
-                                 (int)t, (int)with);
-        if (tensor->rule >= MEMO_TENSOR_CARRIED ||
-            desc->tensors[with - 1].rule >= MEMO_TENSOR_ROUTED)
-            return MEMOI_INVALID(desc,
-                                 "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
-                                 "rows of their own; 0 would work",
-                                 (int)t, memob_tensor_name(tensor), (int)with);
+        if (!status) status = memoi_swap_check_with(desc, t, error);
+        if (status) return status;
     }
 
     /* INPUT is a copy of HANDED. */
@@ -366,39 +399,49 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
     return MEMO_STATUS_OK;
 }
 
-/* Of each place forwards and backwards take turns. */
-MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
-    const char* why = NULL;
-    int32_t n_used;
+/* Returns why a place's forwards and backwards do not alternate in the order; NULL: they do. */
+MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t place) {
+    int32_t n_used = 0;
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const int32_t turn = desc->order[k];
+        if (turn < -desc->n_places || turn >= desc->n_places)
+            return "names a place that n_places lacks";
+        if (turn != place && turn != -1 - place) continue;
+        if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
+        if (n_used % 2 == 1 && turn == place)
+            return "has two forwards of a place without a backward between";
+        n_used++;
+    }
+    if (!n_used) return "leaves out a place";
+    return n_used % 2 ? "ends before the last backward of a place" : NULL;
+}
 
+/* Returns what is wrong with the order of turns; NULL: nothing. */
+MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
+    const char* why = NULL;
+    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
+        return "is NULL or too long";
+    for (int32_t place = 0; place < desc->n_places && !why; place++)
+        why = memoi_swap_place_fault(desc, place);
+    if (why) return why;
+
+    /* These features assume that backwards come in the reverse order of forwards. */
+    for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
+        if (memob_tensor_is_routed(desc, t)) return "does not work with ROUTED tensors";
+    if (desc->n_slices > 1) return "does not work with n_slices above 1";
+    return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
+}
+
+/* Forwards and backwards of each place must alternate. */
+MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
+    const char* why;
     if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
     if (desc->n_places < 1 || desc->n_layers % desc->n_places)
         return MEMOI_INVALID(desc,
                              "n_places: %d, but n_layers, which counts the layers of all places, "
                              "is %d; a divisor works",
                              (int)desc->n_places, (int)desc->n_layers);
-
-    /* The turns of each place. */
-    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
-        why = "is NULL or too long";
-    for (int32_t place = 0; place < desc->n_places && !why; place++) {
-        for (int32_t k = n_used = 0; k < desc->n_order && !why; k++) {
-            if (desc->order[k] < -desc->n_places || desc->order[k] >= desc->n_places)
-                why = "names a place that n_places lacks";
-            if (desc->order[k] == (n_used & 1 ? place : -1 - place))
-                why = n_used & 1 ? "has two forwards of a place without a backward between"
-                                 : "has a backward of a place without a forward";
-            n_used += desc->order[k] == place || desc->order[k] == -1 - place;
-        }
-        if (!why && (!n_used || n_used & 1))
-            why = n_used ? "ends before the last backward of a place" : "leaves out a place";
-    }
-
-    /* What assumes that backwards come in the reverse order of forwards. */
-    for (int32_t t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
-        if (memob_tensor_is_routed(desc, t)) why = "does not work with ROUTED tensors";
-    if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
-    if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
+    why = memoi_swap_order_fault(desc);
     if (!why) return MEMO_STATUS_OK;
     return MEMOI_INVALID(desc, "order: %s (%d turns of %d places)", why, (int)desc->n_order,
                          (int)desc->n_places);

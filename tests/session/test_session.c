@@ -2214,6 +2214,7 @@ typedef struct computer {
     int places[3]; /* where the kernels think that the tensors are */
     int forgets, clobbers, misplaces, counts, reads, lacks, continues, copies, early, n_runs;
     int drifts;           /* gradients depend on the run */
+    int whole;            /* c_hidden computes this many rows at once, if it is given fewer, too */
     int keeps, elsewhere; /* addresses are kept from the first call; of this tensor - 1: own */
     double* addresses[C_LAYERS][3];
     double own[2 * C_ROWS * C_WIDTH];
@@ -2234,6 +2235,7 @@ static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin,
     const double* in = c_at(c, s, layer, C_INPUT);
     double* hidden = c_at(c, s, layer, C_HIDDEN);
     if (c->counts) c->n_runs++;
+    if (c->whole) end = begin + (end - begin + c->whole - 1) / c->whole * c->whole;
     for (int64_t i = begin; i < end; i++)
         for (int64_t k = 0; k < 2 * C_WIDTH; k++)
             hidden[i * 2 * C_WIDTH + k] = /* as if a library took another algorithm for few rows */
@@ -2433,7 +2435,7 @@ TEST(mistakes_are_found) {
          "`scratch` does not live in the forward of layer 1; it is declared from the begin of a "
          "layer's backward to the end of that layer"},
         {"row_bytes too large",
-         "in tiles of 8 rows; check row_bytes; if they are right, tile_rows"},
+         "in tiles of 8 rows, or they write behind these; check row_bytes; if they are right"},
         {"`with` forgotten", "layer 5, tensor `out`, row 0: recompute did not write it; recompute "
                              "it, set `with`"}};
     const memo_host_device_desc host = {0};
@@ -2500,6 +2502,21 @@ TEST(mistakes_are_found) {
                    status ? error.message : "not found");
     }
     CHECK_IS(n_inspected, >, 0);
+
+    /* Kernels of whole tiles write behind the rows that trials of fewer rows give them: the layer
+     * gets its bytes back, and a tile_rows that is too small is refused. */
+    for (int k = 0; k < 4; k++) {
+        c_make(&c, 1);
+        c.whole = 8;
+        if (k % 2) c.desc.device = &table, c.desc.computes_on_host = 1;
+        if (k > 1) c.desc.tile_rows = 2;
+        memo_status status = c_run(&c);
+        CHECK_CASE(k > 1 ? status == MEMO_STATUS_INVALID_ARGUMENT &&
+                               strstr(error.message, "tile_rows of 8 would work")
+                         : !status && c.sum >= right && c.sum <= right &&
+                               strstr(c.log, "`hidden` keeps its bits in tiles of 8 rows"),
+                   "case %d: %s", k, status ? error.message : c.log);
+    }
     memo_host_device_destroy(inspected);
 
     /* Every shape is checked: the second is too short for the kernels. */

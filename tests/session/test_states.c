@@ -170,6 +170,40 @@ static void train(trainer* t, const memo_step_plan* plan, const memo_device* dev
     if (s) train_in(t, s, plan->update_is_on_host, 3);
 }
 
+/* Trains on the calling thread, or on a stream that is late or whose operations are recorded.
+ * given_bytes: the caller's host memory, with all of the device; 0: the session takes its own. */
+static void train_on(trainer* t, const memo_step_plan* plan, memo_host_device_desc capacity,
+                     int64_t given_bytes, int64_t i) {
+    if (i % 5 == 0) capacity.to_host_bytes_per_s = capacity.to_device_bytes_per_s = 1e8;
+    own_device* host = new_device(capacity);
+    own_recorder* recorder = i % 4 == 3 ? new_recorder((memo_recorder_desc){.device = host}) : NULL;
+    memo_faults delays;
+    memo_faults_init(&delays, host);
+    delays.delay_s = i % 4 == 1 ? 2e-4 : 0;
+    delays.seed = memo_test_random();
+    const memo_device* device = recorder ? memo_recorder_get_device(recorder) : &delays.device;
+    if (i % 4) {
+        t->host = host;
+        t->desc.computes_on_host = 0;
+        t->desc.compute_stream = new_stream(device, "compute");
+    }
+    if (given_bytes) {
+        t->desc.device_bytes = (capacity.device_memory_bytes + 511) / 512 * 512;
+        t->desc.host_bytes = given_bytes;
+        CHECK_OK(memo_device_alloc(device, t->desc.device_bytes, &t->desc.device_memory, &error));
+        CHECK_OK(memo_host_alloc(device, given_bytes, &t->desc.host_memory, &error));
+    }
+    train(t, plan, device);
+    if (given_bytes) {
+        CHECK_OK(memo_device_free(device, t->desc.device_memory, &error));
+        CHECK_OK(memo_host_free(device, t->desc.host_memory, &error));
+    }
+    if (i % 4) memo_stream_destroy(device, t->desc.compute_stream, NULL);
+    if (!recorder) return;
+    own_check* check = check_of(recorded(recorder));
+    CHECK_CASE(check->n_races == 0, "case %lld", (long long)i);
+}
+
 /* --- the first steps are timed --- */
 
 static int32_t n_planned;
@@ -241,8 +275,7 @@ TEST(planning_again_keeps_every_bit) {
                (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
 }
 
-/* With the least device memory or more, in which the session's bytes are all that there is; on the
- * calling thread, or on a stream that is late or whose operations are recorded. */
+/* With the least device memory or more, in which the session's bytes are all that there is. */
 TEST(streamed_states_have_the_bits_of_plain_arrays) {
     int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0, n_given = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 120); i++) {
@@ -294,41 +327,40 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
         given_bytes = (given_bytes + 511) / 512 * 512;
         capacity.host_memory_bytes = given_bytes;
 
-        if (i % 5 == 0) capacity.to_host_bytes_per_s = capacity.to_device_bytes_per_s = 1e8;
-        own_device* host = new_device(capacity);
-        own_recorder* recorder =
-            i % 4 == 3 ? new_recorder((memo_recorder_desc){.device = host}) : NULL;
-        memo_faults delays;
-        memo_faults_init(&delays, host);
-        delays.delay_s = i % 4 == 1 ? 2e-4 : 0;
-        delays.seed = memo_test_random();
-        const memo_device* device = recorder ? memo_recorder_get_device(recorder) : &delays.device;
-        if (i % 4) {
-            t.host = host;
-            t.desc.computes_on_host = 0;
-            t.desc.compute_stream = new_stream(device, "compute");
-        }
-        if (given_bytes) {
-            t.desc.device_bytes = (capacity.device_memory_bytes + 511) / 512 * 512;
-            t.desc.host_bytes = given_bytes;
-            CHECK_OK(memo_device_alloc(device, t.desc.device_bytes, &t.desc.device_memory, &error));
-            CHECK_OK(memo_host_alloc(device, given_bytes, &t.desc.host_memory, &error));
-        }
-        train(&t, plan, device);
-        if (given_bytes) {
-            CHECK_OK(memo_device_free(device, t.desc.device_memory, &error));
-            CHECK_OK(memo_host_free(device, t.desc.host_memory, &error));
-        }
-        if (i % 4) memo_stream_destroy(device, t.desc.compute_stream, NULL);
+        train_on(&t, plan, capacity, given_bytes, i);
         n_given += given_bytes > 0 && plan->n_spilled > 0;
-        if (!recorder) continue;
-        own_check* check = check_of(recorded(recorder));
-        CHECK_CASE(check->n_races == 0, "case %lld", (long long)i);
     }
     CHECK_CASE(n_streamed > 50 && n_spilled > 10 && n_on_host > 10 && n_deferred > 10 &&
                    n_given > 3,
                "%lld, %lld, %lld, %lld, %lld", (long long)n_streamed, (long long)n_spilled,
                (long long)n_on_host, (long long)n_deferred, (long long)n_given);
+}
+
+/* Checked, with updates at every moment: nothing is blamed. */
+TEST(checked_states_have_the_bits_of_plain_arrays) {
+    int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}, n_made = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 400 : 40); i++) {
+        trainer t;
+        int64_t largest;
+        own_device* host = new_host(0);
+        random_trainer(&t);
+        t.desc.policy = MEMO_POLICY_ALPHA;
+        t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
+        t.desc.is_checked = 1;
+        t.desc.device_bytes = 1;
+        own_step_plan* least = step_plan_of(&t.desc, NULL);
+        t.desc.device_bytes = least->device_bytes +
+                              memo_test_int(0, 2) * memo_test_int(0, bytes_of_states(&t, &largest));
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        IN_CASE("case %lld, update %d", (long long)i, (int)plan->update_at);
+        train(&t, plan, host);
+        n_at[plan->update_at]++;
+        n_made += plan->update_at == MEMO_UPDATE_FUSED && t.states[2].uses & MEMO_STATE_MADE;
+    }
+    CHECK_CASE(n_at[MEMO_UPDATE_FUSED] > 3 && n_at[MEMO_UPDATE_DEFERRED] > 3 && n_made > 0,
+               "%lld fused, %lld deferred, %lld make moments in a fused update",
+               (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
+               (long long)n_made);
 }
 
 /* The bytes of states that three steps copy in the least memory. */
@@ -536,7 +568,7 @@ static const memo_step_plan* unfit_shape(const memo_step_plan* plan) {
 
 /* What a refusal names, applied by a program, fits at once, for all shapes; a tile less does not. */
 TEST(advice_is_enough_and_no_more) {
-    const int n = memo_test_all() ? 60 : 5;
+    const int n = memo_test_cases(memo_test_all() ? 500 : 4);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
@@ -549,6 +581,7 @@ TEST(advice_is_enough_and_no_more) {
             d->n_shapes = 0;
             take_random_times(&times, d);
         }
+        if (memo_test_int(0, 1)) d->n_layers = 10; /* enough for a file to help */
         const memories m = memories_of(&t);
         d->device_bytes = 1 + memo_test_int(0, m.most[0]);
         d->host_bytes = memo_test_int(0, 2) ? 1 + memo_test_int(0, m.most[1] / 2) : 0;
@@ -579,7 +612,70 @@ TEST(advice_is_enough_and_no_more) {
     printf("# device %d, host %d, file %d, several at once %d; of shapes %d, slices %d, with times "
            "%d; %d fitted\n",
            n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_shapes, n_sliced, n_timed, n_tried - n);
-    CHECK(n < 20 || (n_tiers[0] && n_tiers[1] && n_many && n_shapes && n_sliced && n_timed));
+    CHECK(n < 100 ||
+          (n_tiers[0] && n_tiers[1] && n_tiers[2] && n_many && n_shapes && n_sliced && n_timed));
+}
+
+/* Tables of rows that keep some rows and move others. */
+static int moves_some(const memo_step_plan* plan) {
+    int64_t n_kept = 0, n_moved = 0;
+    for (int64_t i = 0; i < (int64_t)plan->swap.n_layers * plan->swap.n_tensors; i++) {
+        if (!plan->swap.tensors[i % plan->swap.n_tensors].row_bytes) continue;
+        n_kept += plan->swap.rows[i] == MEMO_ROWS_KEPT;
+        n_moved += plan->swap.rows[i] > 0;
+    }
+    return n_kept && n_moved;
+}
+
+/* What the planner says fits opens on a device that has the budgets and no more, and trains with
+ * the bits of plain arrays. */
+TEST(every_plan_opens_and_runs) {
+    const int n = memo_test_cases(memo_test_all() ? 1000 : 8);
+    int n_tried = 0, n_streamed = 0, n_file = 0, n_mixed = 0, n_sliced = 0, n_timed = 0, n_host = 0;
+    for (int i = 0; i < n; n_tried++) {
+        trainer t;
+        timed times;
+        memo_session_desc* d = &t.desc;
+        memo_host_device_desc capacity = {0};
+        const int is_timed = memo_test_int(0, 3) > 0;
+        random_trainer(&t);
+        d->n_layers = (int32_t)memo_test_int(2, 10);
+        if (memo_test_int(0, 1)) d->update_on = MEMO_UPDATE_PLANNED;
+        if (is_timed) { /* the trainer keeps its own functions */
+            memo_session_desc slow = *d;
+            d->n_shapes = 1;
+            take_random_times(&times, &slow);
+        }
+        const memories m = memories_of(&t);
+        d->device_bytes = memo_test_int(m.least[0], m.most[0]);
+        d->host_bytes = memo_test_int(0, 3) ? memo_test_int(m.most[1] / 4, m.most[1]) : 0;
+        d->spill_directory = d->host_bytes && memo_test_int(0, 2) ? memo_test_folder() : NULL;
+        if (d->spill_directory && memo_test_int(0, 1))
+            d->disk_bytes = memo_test_int(m.most[1] / 4, m.most[1]);
+        own_step_plan* plan = step_plan_of(d, is_timed ? &times.times : NULL);
+        if (!plan || unfit_shape(plan)) continue;
+        for (const memo_step_plan* p = plan; p; p = p->next)
+            CHECK_CASE(p->device_bytes <= d->device_bytes &&
+                           (!d->host_bytes || p->host_bytes <= d->host_bytes) &&
+                           (!d->disk_bytes || p->disk_bytes <= d->disk_bytes),
+                       "case %d: %lld of %lld, %lld of %lld, %lld of %lld", i,
+                       (long long)p->device_bytes, (long long)d->device_bytes,
+                       (long long)p->host_bytes, (long long)d->host_bytes, (long long)p->disk_bytes,
+                       (long long)d->disk_bytes);
+        n_streamed += plan->n_streamed > 0;
+        n_file += plan->disk_bytes > 0;
+        n_host += plan->update_is_on_host;
+        n_mixed += moves_some(plan);
+        n_sliced += d->slice_rows > 0;
+        n_timed += is_timed;
+        capacity.device_memory_bytes = d->device_bytes;
+        train_on(&t, plan, capacity, 0, i++);
+    }
+    printf("# %d plans of %d: states streamed %d, a file %d, updates on the host %d, rows kept and "
+           "moved %d, slices %d, with times %d\n",
+           n, n_tried, n_streamed, n_file, n_host, n_mixed, n_sliced, n_timed);
+    CHECK(n < 100 || (n_streamed > n / 10 && n_file > n / 20 && n_host && n_mixed > n / 10 &&
+                      n_sliced > n / 10 && n_timed > n / 4));
 }
 
 /* PLANNED updates where the predicted step is shorter, or where only that fits. */

@@ -761,38 +761,72 @@ static void wait_for_events(MEMO_UNUSED int argument) {
 }
 TEST(peers_wait_for_events_on_their_streams) { in_orders(wait_for_events, 0); }
 
-/* Rank 0 has sent, and its device fails before the other's stream has read: that waits at gate 1,
- * which rank 0 opens when it has aborted.  Rank 0 fails behind gate 0, which rank 1 opens when it
- * has enqueued. */
-static void overwrite_after_a_failure(rank_case* c) {
-    static double from[4096], to[4096];
-    memo_comm* comm = c->comm;
-    memo_stream s = c->streams[0];
-    memo_error own;
-    if (comm->rank == 1) {
-        wait_at_gate(c, s, 1);
-        CHECK_OK(memo_receive(comm, s, to, 4096, MEMO_TYPE_F64, 0, &error));
-        open_gate();
-        CHECK_OK(memo_stream_synchronize(c->device, s, &error));
-        for (int i = 0; i < 4096; i++) CHECK(to[i] == 1);
-        return;
-    }
-    for (int i = 0; i < 4096; i++) from[i] = 1;
-    CHECK_OK(memo_send(comm, s, from, 4096, MEMO_TYPE_F64, 1, &error));
-    wait_at_gate(c, c->streams[1], 0);
-    CHECK_OK(memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0, &error));
-    CHECK(memo_stream_synchronize(c->device, c->streams[1], &own) == MEMO_STATUS_DEVICE);
-    memo_comm_abort(comm);
-    open_gate();
-    CHECK(memo_barrier(comm, s, &own) == MEMO_STATUS_COMM);
-    for (int i = 0; i < 4096; i++) from[i] = 2;
+/* Rank 0's device fails when rank 0 lets its stream wait for the reader, whose stream is late with
+ * its copy.  Then rank 0's own stream waits for nobody, and the call must. */
+static memo_device* of_ranks[2];
+static int32_t n_waits_left;
+static memo_status fail_to_wait(MEMO_UNUSED void* context, memo_event event, memo_stream stream,
+                                memo_error* e) {
+    if (n_waits_left-- > 0) return memo_event_wait(of_ranks[0], event, stream, e);
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "the device is lost");
+}
+static memo_status be_late(MEMO_UNUSED void* args, MEMO_UNUSED memo_error* e) {
+    for (int turns = 0; turns < 300; turns++) (void)turn_waits();
+    return MEMO_STATUS_OK;
+}
+static memo_status copy_late(MEMO_UNUSED void* context, memo_stream stream, memo_copy_kind kind,
+                             void* to, const void* from, int64_t size_bytes, memo_error* e) {
+    const memo_status status = memo_host_device_launch(of_ranks[1], stream, be_late, NULL, 0, e);
+    return status ? status : memo_copy(of_ranks[1], stream, kind, to, from, size_bytes, e);
 }
 
-static void fail_before_readers(MEMO_UNUSED int argument) {
-    gates_open = 0;
-    run_two_peers(overwrite_after_a_failure);
+/* A message from rank 0, or a part that each rank gathers.  from_0 is overwritten at once. */
+static void overwrite_after_a_failure(rank_case* c, int is_message) {
+    enum { N = 4096 };
+    static double from[2][N], to[2][2 * N];
+    memo_comm* comm = c->comm;
+    const int32_t r = comm->rank;
+    memo_stream s = c->streams[0];
+    memo_error own;
+    memo_status status;
+    for (int i = 0; i < N; i++) from[r][i] = 1, to[r][i] = 0;
+    CHECK_OK(memo_barrier(comm, s, &error));
+    if (r == 0) n_waits_left = is_message ? 0 : 1; /* those of the meeting before the copies */
+    if (is_message)
+        status =
+            memo_comm_message(comm, s, r == 0, r ? to[1] : from[0], N, MEMO_TYPE_F64, 1 - r, &own);
+    else
+        status = memo_all_gather(comm, s, from[r], to[r], N, MEMO_TYPE_F64, &own);
+    if (r == 0) {
+        CHECK_CASE(status == MEMO_STATUS_COMM, "%s", memo_status_name(status));
+        for (int i = 0; i < N; i++) from[0][i] = 2;
+        return;
+    }
+    CHECK_OK(memo_stream_synchronize(c->device, s, &error));
+    for (int i = 0; i < N; i++) CHECK(to[1][i] == 1);
 }
-TEST(a_peer_whose_device_failed_waits_for_its_readers) { in_orders(fail_before_readers, 0); }
+static void overwrite_a_message(rank_case* c) { overwrite_after_a_failure(c, 1); }
+static void overwrite_a_part(rank_case* c) { overwrite_after_a_failure(c, 0); }
+
+static void fail_before_readers(int is_message) {
+    memo_comm_threads_desc desc = {.are_peers = 1};
+    own_rig g = rig_of(2, &desc);
+    memo_device tables[2];
+    for (int32_t r = 0; r < 2; r++) {
+        tables[r] = *(of_ranks[r] = g.devices[r]);
+        ((memoi_threads_rank*)g.comms[r]->context)->device = &tables[r];
+    }
+    tables[0].event_wait = fail_to_wait;
+    tables[1].copy = copy_late;
+    n_waits_left = 1 << 20;
+    rig_run(&g, is_message ? overwrite_a_message : overwrite_a_part, 1);
+    for (int32_t r = 0; r < 2; r++)
+        ((memoi_threads_rank*)g.comms[r]->context)->device = of_ranks[r];
+}
+TEST(a_peer_whose_device_failed_waits_for_its_readers) {
+    for (int is_message = 0; is_message < 2; is_message++)
+        in_orders(fail_before_readers, is_message);
+}
 
 /* --- the rank that differs is named --- */
 

@@ -457,9 +457,9 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
-     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take memory
-     * of the device besides.  Sessions may share the memory: see Memory of the caller in docs/memory.md.  NULL:
-     * allocated from the device. */
+     * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
+     * memory of the device besides.  Sessions may share the memory: see Memory of the caller in
+     * docs/memory.md.  NULL: allocated from the device. */
     void *device_memory, *host_memory;
 
     /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
@@ -500,10 +500,10 @@ typedef struct memo_session_desc {
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of device memory, two of host
-     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
-     * each layer; on a GPU, which hashes rows itself, 24 bytes more for each row of a layer.  It
-     * waits in every layer. */
+     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
+     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
+     * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;

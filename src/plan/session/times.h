@@ -119,8 +119,8 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span of a layer the median of its times in n micro-batches, and each other span two: of
- * the even micro-batches, and of the odd ones, which time the recomputation of half of the rows.
+/* Gives each span of a layer the median of its times in n micro-batches, and each other span two:
+ * of the even micro-batches, and of the odd ones, which time recomputation of half of the rows.
  * Layers that are late now and then make the median micro-batch longer than the sum of the layers'
  * medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
