@@ -120,7 +120,7 @@ MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 typedef struct memo_profile_tensor {
     char name[32]; /* no blanks */
-    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    /* For each kind.  Negative: cannot be recomputed, or not measured. */
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
@@ -191,18 +191,18 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+    /* Each kind that swap->layer_kinds names; one kind without layer_kinds.  Times may be in
      * any unit, if all are in this unit. */
     const memo_kind_times* kinds;
-    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+    /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
     int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
-    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
-     * the last chunk.  NULL: before each backward turn. */
+    /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
+     * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
     /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
@@ -662,7 +662,7 @@ typedef struct memo_session_desc {
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+    /* The most rows of ROUTED tensors in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
@@ -685,7 +685,7 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
@@ -759,8 +759,8 @@ typedef struct memo_session_desc {
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
-    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
-     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+    /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
+     * (shapes, n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
      * n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
@@ -815,8 +815,8 @@ struct memo_step_plan {
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
-    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
-     * desc has no alternatives. */
+    /* How each of the desc's buffers lives: 0 as declared, 1 + i by alternatives[i].  n_buffers 0:
+     * the desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
@@ -912,7 +912,7 @@ MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
@@ -994,8 +994,8 @@ MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t lay
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
-     * NULL. */
+    /* The current shape's, at first that of shape 0.  Inside a dry run it is not complete:
+     * addresses is NULL. */
     const memo_step_plan* plan;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
     memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
@@ -1087,12 +1087,23 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 #endif
 
 /* ---- >>problem ----------------------------------------------------------------------------------
- * The planner of offsets is a problem, its bounds, engines, and a loop.  The rooms from here to
- * >>neighbors make the problem and its bounds.  Each engine has one door: greedy
- * (memoi_greedy_solve), exact (memoi_exact_round), full sections (memoi_full_solve), ejections
- * (memoi_ejections_solve), the mixed-integer program (memoi_mip_solve), bi-level
- * (memoi_bilevel_solve).  The loop (memoi_loop_run) gives them work until the plan is proven, or
- * nodes or time are spent.  This room knows nothing of engines.
+ * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
+ *
+ *   problem   >>items makes it of a plan's buffers, >>holds adds what streams keep apart, and
+ *             >>neighbors lists what conflicts with an item
+ *   bounds    >>sections: no plan is lower than the items that live together, rounded up
+ *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
+ *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
+ *             >>exact search           memoi_exact_round      a plan within a capacity, or a proof
+ *             >>full sections          memoi_full_solve       many items: the fullest times first
+ *             >>ejections              memoi_ejections_solve  what is too high takes other places
+ *             >>mixed-integer program  memoi_mip_solve        the paper's, by lp_solve
+ *             >>bi-level               memoi_bilevel_solve    alike layers are planned once
+ *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
+ *             the plan is proven, or nodes or time are spent.  >>plan solve calls it.
+ *   puzzles   >>pack doors: what extras/memo_pack.h adds
+ *
+ * This room has the types of a problem, and knows nothing of engines.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
@@ -1142,11 +1153,9 @@ typedef struct memoi_problem {
     int64_t unit_bytes;
     int64_t step; /* all sizes and fixed offsets are multiples of it */
     int32_t has_alignment, has_gaps;
-    int32_t
-        is_rounded;   /* spare room counts in the peak here: plans are valid, proofs are of that */
-    int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
-    int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
-                             are valid, proofs are not */
+    int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
+    int32_t is_cover;     /* sections replace pairs, and are not in order of time */
+    int32_t is_stretched; /* items live to the end of their last hold: proofs do not hold */
     int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
     int64_t n_held;
     struct memoi_neighbors* neighbors;
@@ -1211,7 +1220,10 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* --- >>sections ---
  * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets. */
+ * do without: the bounds.  Knows nothing of offsets.
+ *
+ * 1. A range meets a section, and the sections of an item follow from its ranges.
+ * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
@@ -1258,9 +1270,11 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
+        MEMO_ASSERT(sum >= 0); /* 2 */
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
         problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
+    MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
 /* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
@@ -1315,7 +1329,9 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         } else {
             closed += has_birth;
             has_birth = 0;
-            problem->ranges[ends[died++].index].end = closed;
+            problem->ranges[ends[died].index].end = closed;
+            MEMO_ASSERT(problem->ranges[ends[died].index].begin < closed); /* 1 */
+            died++;
         }
     }
     problem->n_sections = closed;
@@ -1487,7 +1503,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
  *
  * Lowest offset and sweeps let an item live until the last item held against it begins.  Ejections
  * look at the pairs.  extras/memo_pack.h turns pairs into sections, which the exact search takes.
- * */
+ *
+ * 1. The earlier item of a pair comes first. */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
@@ -1520,6 +1537,7 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
                  ? -1
                  : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
         if (ok <= 0) break;
+        MEMO_ASSERT(i < item_of[j]); /* 1 */
         problem->held[k] = (int32_t)i;
         problem->held[k + 1] = (int32_t)item_of[j];
         problem->n_held++;
@@ -1532,7 +1550,10 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
 
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
- * of some items of another.  Knows nothing of engines. */
+ * of some items of another.  Knows nothing of engines.
+ *
+ * 1. No plan is lower than the bound.
+ * 2. No more nodes are spent than are left. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -1578,6 +1599,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     int64_t peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    MEMO_ASSERT(peak >= best->bound); /* 1 */
     if (peak >= best->peak) return;
     best->peak = peak;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -1609,6 +1631,7 @@ MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
     n_nodes = memob_min(n_nodes, effort->nodes_left);
     effort->n_nodes += n_nodes;
     effort->nodes_left -= n_nodes;
+    MEMO_ASSERT(n_nodes >= 0 && effort->nodes_left >= 0); /* 2 */
 }
 
 MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
@@ -1675,7 +1698,10 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
 
 /* --- >>neighbors ---
  * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
- * Knows nothing of orders. */
+ * Knows nothing of orders.
+ *
+ * 1. Each list has as many items as were counted for it.
+ * 2. The fixed items of a list come first. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
@@ -1760,6 +1786,7 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
         for (k = j = 0; k < first[i + 1] - first[i]; k++)
             if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
         memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
+        MEMO_ASSERT(j == k || problem->items[list[j]].fixed < 0); /* 2 */
     }
 }
 
@@ -1891,7 +1918,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. A turn on the tree belongs to an unplaced item; the least turn of a node is one of its own. */
+ * 3. The tree finds the turn of an item that waits. */
 
 MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -2163,6 +2190,7 @@ MEMOI int64_t memoi_plateau_lowest(const memoi_greedy* greedy) {
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
     memoi_plateau* plateau = &greedy->plateau[begin];
+    MEMO_ASSERT(previous < begin && begin < end && end <= greedy->problem->n_sections); /* 1 */
     plateau->end = (int32_t)end;
     plateau->previous = (int32_t)previous;
     if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
@@ -2243,6 +2271,8 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
         return 0;
     }
     item = &greedy->problem->items[i = greedy->ranked[rank].index];
+    MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
+    MEMO_ASSERT(greedy->unplaced.turn[i] == rank);                                  /* 3 */
     offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
     memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
@@ -3127,6 +3157,13 @@ MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t bu
     search->node_end = search->n_nodes + budget;
 }
 
+/* Attempts a capacity, and sets the verdict.  Returns the nodes spent, of so many. */
+MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+    memoi_search_begin(search, capacity, n_nodes);
+    while (memoi_search_run(search)) continue;
+    return search->n_nodes - search->node_begin;
+}
+
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
@@ -3163,11 +3200,9 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
     verdict = memoi_pack_attempt(exact, capacity, n_nodes);
     if (verdict < 0) {
-        memoi_search_begin(search, capacity, n_nodes);
-        while (memoi_search_run(search)) continue;
+        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
         if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
-        memoi_effort_spend(exact->effort, search->n_nodes - search->node_begin);
     }
     if (search->is_out_of_memory) return 0;
 
@@ -3220,11 +3255,13 @@ MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_
 }
 
 /* ---- >>full sections ----------------------------------------------------------------------------
- * Knows: the items that live in full sections, lowest offset, and the exact search.  Knows nothing
- * of gaps and fixed items.
+ * The engine for many items.  Door: memoi_full_solve.  Knows nothing of gaps and fixed items.
  *
- * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
- * All other items go around these by lowest offset, because there is room elsewhere. */
+ * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
+ * by greedy and the exact search.  All other items go around these by lowest offset, because there
+ * is room elsewhere.
+ *
+ * 1. A plateau that rises to an item placed before lies under the whole item. */
 
 typedef struct memoi_around {
     memoi_greedy greedy;
@@ -3261,6 +3298,8 @@ MEMOI int memoi_around_step(memoi_around* around) {
     reached = memoi_around_lowest(around, at, end, top + 1);
     if (reached >= 0) {
         item = &greedy->problem->items[around->ahead[reached].index];
+        MEMO_ASSERT(around->ahead[reached].key == top);     /* 1 */
+        MEMO_ASSERT(item->begin >= at && item->end <= end); /* 1 */
         around->is_ahead[around->ahead[reached].index] = 0;
         memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         while (around->first < around->n_ahead &&
@@ -3409,13 +3448,17 @@ done: /* after a failure as well */
 }
 
 /* ---- >>ejections --------------------------------------------------------------------------------
- * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
- *
  * The engine for problems of any size, and for what is not plain: it lowers a plan, and never
- * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
+ * proves one that is above the bound.  Door: memoi_ejections_solve.  Knows nothing of how the plan
+ * was made.
+ *
+ * The highest item waits for a place within a capacity.  A
  * waiting item takes the place where the items in its way weigh least, and then these items wait.
  * An item that took a place weighs more from then on, so that the same items do not chase each
- * other.  (An ejection pool, Nagata and Braysy 2009.) */
+ * other.  (An ejection pool, Nagata and Braysy 2009.)
+ *
+ * 1. An item waits once, or has a place.
+ * 2. In order of offset, a neighbor begins to be in the way before it ends. */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 
@@ -3528,6 +3571,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     const int64_t n = memoi_ejections_look(e, i);
     double least;
     const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
+    MEMO_ASSERT(e->offsets[i] < 0); /* 1 */
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;
@@ -3637,13 +3681,16 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
 }
 
 /* ---- >>mixed-integer program --------------------------------------------------------------------
- * Knows: the problem and lp_solve.  Knows nothing of the search.  Only the order of the items is
- * taken from lp_solve's answer; the offsets are rebuilt from it in whole units.
+ * The engine of the paper, by lp_solve.  Door: memoi_mip_solve.  Knows nothing of the search.  Only
+ * the order of the items is taken from lp_solve's answer; the offsets are rebuilt from it in whole
+ * units.
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M. */
+ * where U is the best peak known.  Added: bounds on M.
+ *
+ * 1. Each pair has a column of its own. */
 
 enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
@@ -3715,6 +3762,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
             ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
         }
     }
+
+    MEMO_ASSERT(z == peak_column + mip->n_pairs); /* 1 */
 
     /* Only an exact optimum is a proof. */
     ok &= set_add_rowmode(lp, FALSE);
@@ -3821,8 +3870,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
- * how a plan is solved.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of how a smaller
+ * plan is solved.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -3832,7 +3881,11 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
  * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
- * belongs to the backward. */
+ * belongs to the backward.
+ *
+ * 1. Windows are disjoint, and ascend.
+ * 2. A buffer is a member of one group at most.
+ * 3. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -3899,6 +3952,8 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
         } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
             open.phase = MEMO_PHASE_NONE;
             if (time == begin) continue;
+            MEMO_ASSERT(bilevel->n_windows == 0 || /* 1 */
+                        bilevel->windows[bilevel->n_windows - 1].end <= begin);
             bilevel->windows[bilevel->n_windows].begin = begin;
             bilevel->windows[bilevel->n_windows++].end = time;
         }
@@ -3946,6 +4001,8 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         group->alignment_bytes =
             memob_max(group->alignment_bytes,
                       buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
+        MEMO_ASSERT(bilevel->n_members == 0 || /* 2 */
+                    bilevel->members[bilevel->n_members - 1] < i);
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
@@ -4046,8 +4103,11 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
         const memoi_group* group = &bilevel->groups[g];
         const int64_t* members = bilevel->members + group->first;
         const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
-        for (int64_t k = 0; k < group->n; k++)
+        for (int64_t k = 0; k < group->n; k++) {
+            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 3 */
+                        bilevel->groups[group->kind].height_bytes);
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
+        }
     }
 }
 
@@ -4115,7 +4175,9 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  *
  * A round runs each engine once, and each engine lowers the best plan so far with the same number
  * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
- * few times what the engine costs that can.  Nothing but the end depends on a clock. */
+ * few times what the engine costs that can.  Nothing but the end depends on a clock.
+ *
+ * 1. No engine makes the plan worse, or forgets a bound. */
 
 typedef struct memoi_loop {
     const memoi_problem* problem;
@@ -4144,6 +4206,7 @@ MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
 /* Names the engine if the plan has become better since the call before. */
 MEMOI void memoi_loop_credit(memoi_loop* loop, const char* engine) {
     const memoi_solution *best = loop->best, *before = &loop->before;
+    MEMO_ASSERT(best->peak <= before->peak && best->bound >= before->bound); /* 1 */
     if (best->peak < before->peak || (best->peak <= best->bound && before->peak > before->bound))
         loop->name = engine;
     loop->before = *best;
@@ -4274,7 +4337,9 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
 
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * memo_plan_solve: checks the desc, poses the problem, lets the loop plan it, and stores offsets,
- * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines. */
+ * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines.
+ *
+ * 1. No plan is lower than what is proven. */
 
 /* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
  * item, but counts in both. */
@@ -4377,6 +4442,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
             memob_max(*bound_bytes, problem.is_rounded ? (best.bound - 1) * problem.unit_bytes + 1
                                                        : best.bound * problem.unit_bytes);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
+    MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
     if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
     *is_open = problem.is_rounded && plan->proof != MEMO_PROOF_OPTIMAL &&
                plan->peak_bytes > desc->capacity_bytes;
@@ -4633,7 +4699,7 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
                        0)};
-/* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
+/* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
@@ -6414,7 +6480,7 @@ typedef struct memoi_step_plan {
     double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
 } memoi_step_plan;
 
-/* Of a checked session: >>session checked. */
+/* A buffer of a checked session, see >>session checked. */
 typedef struct memoi_inspected_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
@@ -6457,7 +6523,7 @@ typedef struct memoi_setup {
     int has_freed; /* 1: they cannot be repeated */
 } memoi_setup;
 
-/* Of a session that times its first steps: >>session timing. */
+/* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
     memo_session_desc desc;        /* the caller's, copied, for other plans */
@@ -6580,7 +6646,7 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
 
-/* Of routed rows, those that so many tokens can have. */
+/* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {
     const double share = (double)n_rows / (double)desc->n_rows;
@@ -6611,7 +6677,7 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     return n;
 }
 
-/* Of memo_pass, in messages. */
+/* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session",  "forward",
                                                "`between`",    "backward",
                                                "WEIGHTS turn", "the end of the micro-batch"};
@@ -6724,7 +6790,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     return status;
 }
 
-/* Of n_chunks, the chunk in which a buffer's life begins or ends. */
+/* The chunk, one of n_chunks, in which a buffer's life begins or ends. */
 MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunks, memo_pass pass,
                                   int32_t layer) {
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
@@ -7274,8 +7340,8 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of values of all lines: those that must be the same of shapes, tensors, steps or turns; 3: rest.
- * Never negative, so that its negative exists. */
+/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
+ * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -7291,7 +7357,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
-/* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
+/* Hashes n and bytes [begin, end) of each struct; the name before begin is left out. */
 MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
                                          size_t end) {
     uint64_t digest = (uint64_t)n;
@@ -8220,7 +8286,7 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
-/* Of a slice of so many rows, those that a tensor has at most. */
+/* Most rows of a tensor in a slice of n rows. */
 MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
@@ -8396,7 +8462,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     return memoi_session_is_ok(s, status);
 }
 
-/* Of rows of tensor t in a step; 0: nothing was written. */
+/* Hashes of the rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
@@ -8620,7 +8686,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     return memoi_inspector_save(s, step, 1) && keeps;
 }
 
-/* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
+/* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
@@ -8734,7 +8800,8 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
 }
 
 /* --- >>session running ---
- * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
+ * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
+ * is found. */
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
@@ -9572,7 +9639,7 @@ void memo_session_destroy(memo_session* s) {
 }
 
 /* --- >>session plan ---
- * Knows: stages and budgets.  Knows nothing of devices. */
+ * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
@@ -10262,7 +10329,7 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
                                       : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
-/* Of equal steps the first is chosen: a fused update copies least. */
+/* The first of equal steps is chosen: a fused update copies least. */
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
 
@@ -11791,7 +11858,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 /* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
+ * Knows: which steps create a session, and in which order.  Knows nothing of how a step is done. */
 
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {

@@ -140,7 +140,9 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
                (double)plan->times->to_device_bytes / (1 << 30),
                (double)plan->times->to_host_bytes / (1 << 30),
                (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30));
-        printf("    %s\n", plan->times->reason);
+        printf("    rows are %.0f GiB of it each way; %s\n",
+               (double)desc.micro_batches * (double)plan->sizes.swapped_bytes / (1 << 30),
+               plan->times->reason);
     }
     memo_step_plan_destroy(plan);
 }

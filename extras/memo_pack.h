@@ -86,7 +86,9 @@
  * alone.
  *
  * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
- * the list for good.  The borrowers of that exchange, less these lenders, are the largest set. */
+ * the list for good.  The borrowers of that exchange, less these lenders, are the largest set.
+ *
+ * 1. A lender lends at most its size, and a borrower gives up at most what it has borrowed. */
 
 enum {
     MEMOI_REUSE_LOOKS = 1 << 27
@@ -222,12 +224,14 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     int64_t bytes = memob_min(need, reuse->left[lender]);
     for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
         bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
+    MEMO_ASSERT(bytes > 0 && bytes <= reuse->left[lender]); /* 1 */
     reuse->left[lender] -= bytes;
     if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
     for (;; borrower = reuse->asked_by[lender]) {
         if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
         if (borrower == j) return bytes;
         reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
+        MEMO_ASSERT(reuse->loans[reuse->gives_up[borrower]].bytes >= 0); /* 1 */
         lender = reuse->loans[reuse->gives_up[borrower]].lender;
     }
 }
@@ -282,7 +286,9 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
  * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
  * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
  * times its size.  An item without such pairs comes last, however large: else a set might end
- * without the pair that the set was made for. */
+ * without the pair that the set was made for.
+ *
+ * 1. A section grows by items in conflict with all its members. */
 
 enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
 
@@ -330,6 +336,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
     int64_t n = 0;
     for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
         int32_t j = cover->members[k];
+        MEMO_ASSERT(conflicts[j / 64] >> j % 64 & 1); /* 1 */
         cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
         open[j / 64] &= ~((uint64_t)1 << j % 64);
     }
@@ -487,7 +494,9 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem) {
  * the rest of the hole, the better.  Every item stays above all fixed items.
  *
  * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
- * of a step does not depend on the number of items. */
+ * of a step does not depend on the number of items.
+ *
+ * 1. Live items are linked both ways, and none reaches into the next. */
 
 enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
 
@@ -545,6 +554,8 @@ MEMOI void memoi_sweep_list(memoi_sweep* sweep, int32_t i, int is_new) {
 
 MEMOI void memoi_sweep_put(memoi_sweep* sweep, int32_t i, int32_t above, int64_t offset) {
     const int32_t below = sweep->blocks[above].below;
+    MEMO_ASSERT(sweep->blocks[below].above == above);            /* 1 */
+    MEMO_ASSERT(offset >= memoi_sweep_hole(sweep, above).begin); /* 1 */
     memoi_sweep_list(sweep, above, 0);
     sweep->offsets[i] = offset;
     sweep->blocks[i].below = below;
@@ -682,7 +693,9 @@ MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_so
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
- * Each item, in its turn, goes into the lowest hole that the items before it have left. */
+ * Each item, in its turn, goes into the lowest hole that the items before it have left.
+ *
+ * 1. An item that is placed is clear of the items placed before. */
 
 MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
@@ -734,6 +747,8 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
         }
         places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
         places[i].end = offsets[i] + item->size;
+        for (int64_t l = 0; l < n_taken; l++) /* 1 */
+            MEMO_ASSERT(taken[l].begin >= places[i].end || taken[l].end <= places[i].begin);
         if (places[i].end - item->spare > capacity) return i;
     }
     return -1;
@@ -841,7 +856,9 @@ MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, 
  * Knows: sets of items that live together, one bit each.  Knows nothing of other sections.
  *
  * The holes that alignments leave in the best stack of a set, in a problem of few items.  What is
- * known of a set serves all nodes within the capacity. */
+ * known of a set serves all nodes within the capacity.
+ *
+ * 1. Holes only lower a stack. */
 
 enum {
     MEMOI_BASES_FIRST = 1 << 12,
@@ -865,6 +882,7 @@ MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t
     int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
     if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
     best = memob_map_get(&search->bases, (int64_t)set) - 1;
+    MEMO_ASSERT(best <= most); /* 1 */
     if (best > -2) return best;
     learned = memob_min(learned, MEMOI_BASES_MOST);
     if (search->bases.n_filled >= learned) return most;
@@ -902,7 +920,9 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
  * The answer comes from the search that needed the fewest nodes.  Every other search stops at that
  * number of nodes, takes over the weights of sections of that search, and keeps its random numbers.
  * So the answer depends only on seed, budget and number of threads.  The first search is the same
- * as with one thread, until another search answers earlier. */
+ * as with one thread, until another search answers earlier.
+ *
+ * 1. The earliest answer is that of one search. */
 
 enum { MEMOI_THREAD_STACK_BYTES = 1 << 26 };
 
@@ -1005,6 +1025,7 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
         first = search;
         *n_nodes = n_own;
     }
+    MEMO_ASSERT(first || answered == INT64_MAX); /* 1 */
 
     /* The other searches take the weights of the search that answered, and restore their random
      * state.  Then the result does not depend on timing. */
@@ -1024,7 +1045,9 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
  * A few items often decide that a capacity is too small, and a search of these items alone is
  * faster.  A *core* is such a set, and begins with the fixed items.  If the core has a plan within
  * the capacity, all other items go around the core by first fit.  An item that does not fit joins
- * the core, and the core is searched again.  If the core has no plan, neither has the whole. */
+ * the core, and the core is searched again.  If the core has no plan, neither has the whole.
+ *
+ * 1. An item joins the core once. */
 
 typedef struct memoi_cores {
     const memoi_problem* problem;
@@ -1068,9 +1091,7 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
     *verdict = MEMOI_STOPPED;
     ok = memoi_search_create(&search, &part, cores->seed++, cores->clock);
     if (ok > 0) {
-        memoi_search_begin(&search, capacity, *n_nodes);
-        while (memoi_search_run(&search)) continue;
-        *n_nodes -= search.n_nodes + 1;
+        *n_nodes -= memoi_search_attempt(&search, capacity, *n_nodes) + 1;
         *verdict = search.verdict;
         for (int64_t i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
             cores->offsets[part.items[i].buffer] = search.minimum[i];
@@ -1096,7 +1117,9 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
         if (*verdict == MEMOI_FOUND)
             missing = memoi_fit_run(cores->problem, cores->ranked, capacity, NULL, cores->places,
                                     cores->offsets);
-        if (*verdict == MEMOI_FOUND && missing >= 0) cores->is_in[missing] = 1;
+        if (*verdict != MEMOI_FOUND || missing < 0) continue;
+        MEMO_ASSERT(!cores->is_in[missing]); /* 1 */
+        cores->is_in[missing] = 1;
     }
     if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
     if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, best);
@@ -1164,7 +1187,9 @@ MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_
  *
  * In a plan of many items few items lie above a capacity that is a little smaller.  A *window* is
  * the items that live only near such an item, and all items above the capacity at that time.  The
- * exact search places the items of a window again; all other items keep their offsets. */
+ * exact search places the items of a window again; all other items keep their offsets.
+ *
+ * 1. A window contains the highest item. */
 
 enum { MEMOI_WINDOW_LISTED = 4096 }; /* items looked at for a window in the time of a node */
 
@@ -1239,6 +1264,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
                lives >= 0.25)
             lives /= 2;
         if (n_in + n_in / 2 > budget) return 1;
+        MEMO_ASSERT(cores->offsets[item - problem->items] < 0); /* 1 */
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         memoi_effort_spend(effort, budget - left + problem->n_items / MEMOI_WINDOW_LISTED);
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
@@ -1280,7 +1306,9 @@ MEMOI int memoi_windows_solve(const memoi_problem* problem, uint64_t seed, int64
  * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
  * that is as large as all that begins or ends at its time comes first.  Without such a brick a few
  * likely bricks are joined, in another order in each attempt: first the rows with the largest share
- * of what ends at their time, and the longest stacks. */
+ * of what ends at their time, and the longest stacks.
+ *
+ * 1. A brick that is joined to another is no brick any more. */
 
 enum {
     MEMOI_BRICKS_LISTED = 128, /* bricks listed in the time of a node */
@@ -1357,6 +1385,7 @@ MEMOI int memoi_bricks_list(memoi_bricks* b) {
 
 MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t above) {
     memoi_join* join = &b->joins[b->n_joins++];
+    MEMO_ASSERT(kept != gone && b->is_brick[kept] && b->is_brick[gone]); /* 1 */
     join->kept = (int32_t)kept;
     join->gone = (int32_t)gone;
     join->above = above;
@@ -1550,7 +1579,9 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
 }
 
 /* --- >>parts ---
- * Knows: where no item crosses.  Knows nothing of how a part is planned. */
+ * Knows: where no item crosses.  Knows nothing of how a part is planned.
+ *
+ * 1. No part becomes higher. */
 
 /* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
  * all items are a single part.  Returns the first item after the part.  *end: the first section
@@ -1612,6 +1643,7 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     memoi_effort_spend(effort, own.n_nodes);
     memcpy(best->offsets + first, offsets, (size_t)(last - first) * sizeof(int64_t));
     best->bound = memob_max(best->bound, inner.bound);
+    MEMO_ASSERT(inner.peak <= *peak); /* 1 */
     *peak = inner.peak;
     MEMO_FREE(is_in_set);
     MEMO_FREE(offsets);

@@ -6,7 +6,7 @@
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers.
  *
- * 1. A kernel has few enough arrays for a recorder's lists. */
+ * 1. A kernel reads few enough arrays for a recorder's list. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
@@ -271,7 +271,7 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
-    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX && arrays->op.n_writes < 4); /* 1 */
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }

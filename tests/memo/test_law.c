@@ -598,6 +598,66 @@ TEST(lists) {
     memob_list_free(&p.list);
 }
 
+/* Counts loads and stores of weights in a step behind others: of six layers in two places, with an
+ * update behind all micro-batches. */
+static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
+    enum { LAYERS = 6, VISITS = LAYERS * (2 * 8 + 1) };
+    static memob_item items[LAYERS];
+    static memob_use uses[VISITS];
+    memob_list_desc of_list;
+    memob_list list;
+    memob_law_desc desc;
+    memob_law law;
+    memset(&of_list, 0, sizeof of_list);
+    memset(&desc, 0, sizeof desc);
+    of_list.n_layers = LAYERS;
+    of_list.n_micro_batches = n_batches;
+    of_list.order = order;
+    of_list.update = MEMO_UPDATE_PASS;
+    CHECK(memob_list_make(&of_list, &list, &error) == MEMO_STATUS_OK);
+    for (int l = 0; l < LAYERS; l++) {
+        const memob_item item = {8, 1, 0, -1, -1, 8 * l, -1};
+        items[l] = item;
+    }
+    for (int v = 0; v < list.n_visits; v++) {
+        const int layer = list.visits[v].layer, is_update = list.visits[v].pass == MEMOB_UPDATE;
+        const memob_use use = {v, layer,           is_update ? MEMOB_USE_CHANGE : MEMOB_USE_READ,
+                               0, 8 * (layer & 1), -1};
+        uses[v] = use;
+    }
+
+    desc.visits = list.visits;
+    desc.n_visits = desc.n_uses = list.n_visits;
+    desc.items = items;
+    desc.n_items = LAYERS;
+    desc.uses = uses;
+    desc.n_lists = 3;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    counts[0] = counts[1] = 0;
+    for (int k = law.begin[1]; k < law.begin[2]; k++) {
+        if (law.ops[k].kind == MEMOB_OP_LOAD) counts[0] += law.ops[k].n_parts;
+        if (law.ops[k].kind == MEMOB_OP_STORE) counts[1] += law.ops[k].n_parts;
+    }
+    memob_law_free(&law);
+    memob_list_free(&list);
+}
+
+/* Layer by layer, weights cross the link as often for eight micro-batches as for one; one
+ * micro-batch after the other, forward and backward of each fetch all but the two layers that lie
+ * there. */
+TEST(weights_cross_once_a_step_layer_by_layer) {
+    int64_t one[2], by_layers[2], by_batches[2];
+    count_weights(MEMOB_ORDER_BATCHES, 1, one);
+    for (int32_t n = 1; n <= 8; n++) {
+        count_weights(MEMOB_ORDER_LAYERS, n, by_layers);
+        count_weights(MEMOB_ORDER_BATCHES, n, by_batches);
+        CHECK(by_layers[0] == one[0] && by_layers[1] == one[1]);
+        CHECK(by_batches[0] == one[0] + 8 * (n - 1) && by_batches[1] == one[1]);
+    }
+    printf("# eight micro-batches: %lld loads layer by layer, %lld one after the other\n",
+           (long long)by_layers[0], (long long)by_batches[0]);
+}
+
 TEST(random_lists) {
     const int n = memo_test_all() ? 10000 : 300;
     const uint64_t seed = memo_test.state;

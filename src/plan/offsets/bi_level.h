@@ -3,8 +3,8 @@
 #include "memo/marks.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
- * how a plan is solved.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of how a smaller
+ * plan is solved.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -14,7 +14,11 @@
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
  * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
- * belongs to the backward. */
+ * belongs to the backward.
+ *
+ * 1. Windows are disjoint, and ascend.
+ * 2. A buffer is a member of one group at most.
+ * 3. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -81,6 +85,8 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
         } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
             open.phase = MEMO_PHASE_NONE;
             if (time == begin) continue;
+            MEMO_ASSERT(bilevel->n_windows == 0 || /* 1 */
+                        bilevel->windows[bilevel->n_windows - 1].end <= begin);
             bilevel->windows[bilevel->n_windows].begin = begin;
             bilevel->windows[bilevel->n_windows++].end = time;
         }
@@ -128,6 +134,8 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         group->alignment_bytes =
             memob_max(group->alignment_bytes,
                       buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
+        MEMO_ASSERT(bilevel->n_members == 0 || /* 2 */
+                    bilevel->members[bilevel->n_members - 1] < i);
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
@@ -228,8 +236,11 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
         const memoi_group* group = &bilevel->groups[g];
         const int64_t* members = bilevel->members + group->first;
         const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
-        for (int64_t k = 0; k < group->n; k++)
+        for (int64_t k = 0; k < group->n; k++) {
+            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 3 */
+                        bilevel->groups[group->kind].height_bytes);
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
+        }
     }
 }
 

@@ -2,13 +2,17 @@
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/neighbors.h"
 /* ---- >>ejections --------------------------------------------------------------------------------
- * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
- *
  * The engine for problems of any size, and for what is not plain: it lowers a plan, and never
- * proves one that is above the bound.  The highest item waits for a place within a capacity.  A
+ * proves one that is above the bound.  Door: memoi_ejections_solve.  Knows nothing of how the plan
+ * was made.
+ *
+ * The highest item waits for a place within a capacity.  A
  * waiting item takes the place where the items in its way weigh least, and then these items wait.
  * An item that took a place weighs more from then on, so that the same items do not chase each
- * other.  (An ejection pool, Nagata and Braysy 2009.) */
+ * other.  (An ejection pool, Nagata and Braysy 2009.)
+ *
+ * 1. An item waits once, or has a place.
+ * 2. In order of offset, a neighbor begins to be in the way before it ends. */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 
@@ -121,6 +125,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     const int64_t n = memoi_ejections_look(e, i);
     double least;
     const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
+    MEMO_ASSERT(e->offsets[i] < 0); /* 1 */
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;

@@ -834,6 +834,13 @@ MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t bu
     search->node_end = search->n_nodes + budget;
 }
 
+/* Attempts a capacity, and sets the verdict.  Returns the nodes spent, of so many. */
+MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+    memoi_search_begin(search, capacity, n_nodes);
+    while (memoi_search_run(search)) continue;
+    return search->n_nodes - search->node_begin;
+}
+
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
@@ -870,11 +877,9 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
     verdict = memoi_pack_attempt(exact, capacity, n_nodes);
     if (verdict < 0) {
-        memoi_search_begin(search, capacity, n_nodes);
-        while (memoi_search_run(search)) continue;
+        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
         if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
-        memoi_effort_spend(exact->effort, search->n_nodes - search->node_begin);
     }
     if (search->is_out_of_memory) return 0;
 

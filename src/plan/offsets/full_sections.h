@@ -2,11 +2,13 @@
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/exact_search.h"
 /* ---- >>full sections ----------------------------------------------------------------------------
- * Knows: the items that live in full sections, lowest offset, and the exact search.  Knows nothing
- * of gaps and fixed items.
+ * The engine for many items.  Door: memoi_full_solve.  Knows nothing of gaps and fixed items.
  *
- * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
- * All other items go around these by lowest offset, because there is room elsewhere. */
+ * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
+ * by greedy and the exact search.  All other items go around these by lowest offset, because there
+ * is room elsewhere.
+ *
+ * 1. A plateau that rises to an item placed before lies under the whole item. */
 
 typedef struct memoi_around {
     memoi_greedy greedy;
@@ -43,6 +45,8 @@ MEMOI int memoi_around_step(memoi_around* around) {
     reached = memoi_around_lowest(around, at, end, top + 1);
     if (reached >= 0) {
         item = &greedy->problem->items[around->ahead[reached].index];
+        MEMO_ASSERT(around->ahead[reached].key == top);     /* 1 */
+        MEMO_ASSERT(item->begin >= at && item->end <= end); /* 1 */
         around->is_ahead[around->ahead[reached].index] = 0;
         memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         while (around->first < around->n_ahead &&

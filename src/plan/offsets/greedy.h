@@ -17,7 +17,7 @@
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. A turn on the tree belongs to an unplaced item; the least turn of a node is one of its own. */
+ * 3. The tree finds the turn of an item that waits. */
 
 MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -289,6 +289,7 @@ MEMOI int64_t memoi_plateau_lowest(const memoi_greedy* greedy) {
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
     memoi_plateau* plateau = &greedy->plateau[begin];
+    MEMO_ASSERT(previous < begin && begin < end && end <= greedy->problem->n_sections); /* 1 */
     plateau->end = (int32_t)end;
     plateau->previous = (int32_t)previous;
     if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
@@ -369,6 +370,8 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
         return 0;
     }
     item = &greedy->problem->items[i = greedy->ranked[rank].index];
+    MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
+    MEMO_ASSERT(greedy->unplaced.turn[i] == rank);                                  /* 3 */
     offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
     memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
     memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);

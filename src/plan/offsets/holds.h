@@ -6,7 +6,8 @@
  *
  * Lowest offset and sweeps let an item live until the last item held against it begins.  Ejections
  * look at the pairs.  extras/memo_pack.h turns pairs into sections, which the exact search takes.
- * */
+ *
+ * 1. The earlier item of a pair comes first. */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
@@ -39,6 +40,7 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
                  ? -1
                  : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
         if (ok <= 0) break;
+        MEMO_ASSERT(i < item_of[j]); /* 1 */
         problem->held[k] = (int32_t)i;
         problem->held[k + 1] = (int32_t)item_of[j];
         problem->n_held++;

@@ -10,7 +10,9 @@
  *
  * A round runs each engine once, and each engine lowers the best plan so far with the same number
  * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
- * few times what the engine costs that can.  Nothing but the end depends on a clock. */
+ * few times what the engine costs that can.  Nothing but the end depends on a clock.
+ *
+ * 1. No engine makes the plan worse, or forgets a bound. */
 
 typedef struct memoi_loop {
     const memoi_problem* problem;
@@ -39,6 +41,7 @@ MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
 /* Names the engine if the plan has become better since the call before. */
 MEMOI void memoi_loop_credit(memoi_loop* loop, const char* engine) {
     const memoi_solution *best = loop->best, *before = &loop->before;
+    MEMO_ASSERT(best->peak <= before->peak && best->bound >= before->bound); /* 1 */
     if (best->peak < before->peak || (best->peak <= best->bound && before->peak > before->bound))
         loop->name = engine;
     loop->before = *best;

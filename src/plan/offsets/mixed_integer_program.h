@@ -3,13 +3,16 @@
 #include "plan/offsets/neighbors.h"
 #include "plan/offsets/solution.h"
 /* ---- >>mixed-integer program --------------------------------------------------------------------
- * Knows: the problem and lp_solve.  Knows nothing of the search.  Only the order of the items is
- * taken from lp_solve's answer; the offsets are rebuilt from it in whole units.
+ * The engine of the paper, by lp_solve.  Door: memoi_mip_solve.  Knows nothing of the search.  Only
+ * the order of the items is taken from lp_solve's answer; the offsets are rebuilt from it in whole
+ * units.
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M. */
+ * where U is the best peak known.  Added: bounds on M.
+ *
+ * 1. Each pair has a column of its own. */
 
 enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
@@ -81,6 +84,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
             ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
         }
     }
+
+    MEMO_ASSERT(z == peak_column + mip->n_pairs); /* 1 */
 
     /* Only an exact optimum is a proof. */
     ok &= set_add_rowmode(lp, FALSE);

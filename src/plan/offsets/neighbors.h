@@ -2,7 +2,10 @@
 #include "plan/offsets/problem.h"
 /* --- >>neighbors ---
  * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
- * Knows nothing of orders. */
+ * Knows nothing of orders.
+ *
+ * 1. Each list has as many items as were counted for it.
+ * 2. The fixed items of a list come first. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
@@ -87,6 +90,7 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
         for (k = j = 0; k < first[i + 1] - first[i]; k++)
             if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
         memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
+        MEMO_ASSERT(j == k || problem->items[list[j]].fixed < 0); /* 2 */
     }
 }
 

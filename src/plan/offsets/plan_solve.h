@@ -5,7 +5,9 @@
 #include "plan/offsets/loop.h"
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * memo_plan_solve: checks the desc, poses the problem, lets the loop plan it, and stores offsets,
- * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines. */
+ * peak and proof.  Rounded sizes come first, exact sizes second.  Knows nothing of engines.
+ *
+ * 1. No plan is lower than what is proven. */
 
 /* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
  * item, but counts in both. */
@@ -108,6 +110,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
             memob_max(*bound_bytes, problem.is_rounded ? (best.bound - 1) * problem.unit_bytes + 1
                                                        : best.bound * problem.unit_bytes);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
+    MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
     if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
     *is_open = problem.is_rounded && plan->proof != MEMO_PROOF_OPTIMAL &&
                plan->peak_bytes > desc->capacity_bytes;

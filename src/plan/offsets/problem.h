@@ -1,12 +1,23 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>problem ----------------------------------------------------------------------------------
- * The planner of offsets is a problem, its bounds, engines, and a loop.  The rooms from here to
- * >>neighbors make the problem and its bounds.  Each engine has one door: greedy
- * (memoi_greedy_solve), exact (memoi_exact_round), full sections (memoi_full_solve), ejections
- * (memoi_ejections_solve), the mixed-integer program (memoi_mip_solve), bi-level
- * (memoi_bilevel_solve).  The loop (memoi_loop_run) gives them work until the plan is proven, or
- * nodes or time are spent.  This room knows nothing of engines.
+ * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
+ *
+ *   problem   >>items makes it of a plan's buffers, >>holds adds what streams keep apart, and
+ *             >>neighbors lists what conflicts with an item
+ *   bounds    >>sections: no plan is lower than the items that live together, rounded up
+ *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
+ *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
+ *             >>exact search           memoi_exact_round      a plan within a capacity, or a proof
+ *             >>full sections          memoi_full_solve       many items: the fullest times first
+ *             >>ejections              memoi_ejections_solve  what is too high takes other places
+ *             >>mixed-integer program  memoi_mip_solve        the paper's, by lp_solve
+ *             >>bi-level               memoi_bilevel_solve    alike layers are planned once
+ *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
+ *             the plan is proven, or nodes or time are spent.  >>plan solve calls it.
+ *   puzzles   >>pack doors: what extras/memo_pack.h adds
+ *
+ * This room has the types of a problem, and knows nothing of engines.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
@@ -56,11 +67,9 @@ typedef struct memoi_problem {
     int64_t unit_bytes;
     int64_t step; /* all sizes and fixed offsets are multiples of it */
     int32_t has_alignment, has_gaps;
-    int32_t
-        is_rounded;   /* spare room counts in the peak here: plans are valid, proofs are of that */
-    int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
-    int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
-                             are valid, proofs are not */
+    int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
+    int32_t is_cover;     /* sections replace pairs, and are not in order of time */
+    int32_t is_stretched; /* items live to the end of their last hold: proofs do not hold */
     int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
     int64_t n_held;
     struct memoi_neighbors* neighbors;

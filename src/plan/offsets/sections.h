@@ -2,7 +2,10 @@
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
  * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets. */
+ * do without: the bounds.  Knows nothing of offsets.
+ *
+ * 1. A range meets a section, and the sections of an item follow from its ranges.
+ * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
@@ -49,9 +52,11 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
+        MEMO_ASSERT(sum >= 0); /* 2 */
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
         problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
+    MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
 /* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
@@ -106,7 +111,9 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         } else {
             closed += has_birth;
             has_birth = 0;
-            problem->ranges[ends[died++].index].end = closed;
+            problem->ranges[ends[died].index].end = closed;
+            MEMO_ASSERT(problem->ranges[ends[died].index].begin < closed); /* 1 */
+            died++;
         }
     }
     problem->n_sections = closed;

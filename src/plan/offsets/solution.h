@@ -3,7 +3,10 @@
 #include "plan/offsets/sections.h"
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
- * of some items of another.  Knows nothing of engines. */
+ * of some items of another.  Knows nothing of engines.
+ *
+ * 1. No plan is lower than the bound.
+ * 2. No more nodes are spent than are left. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -49,6 +52,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     int64_t peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    MEMO_ASSERT(peak >= best->bound); /* 1 */
     if (peak >= best->peak) return;
     best->peak = peak;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -80,6 +84,7 @@ MEMOI void memoi_effort_spend(memoi_effort* effort, int64_t n_nodes) {
     n_nodes = memob_min(n_nodes, effort->nodes_left);
     effort->n_nodes += n_nodes;
     effort->nodes_left -= n_nodes;
+    MEMO_ASSERT(n_nodes >= 0 && effort->nodes_left >= 0); /* 2 */
 }
 
 MEMOI int memoi_effort_is_over(const memoi_effort* effort) {

@@ -330,7 +330,7 @@ typedef struct memoi_step_plan {
     double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
 } memoi_step_plan;
 
-/* Of a checked session: >>session checked. */
+/* A buffer of a checked session, see >>session checked. */
 typedef struct memoi_inspected_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
@@ -373,7 +373,7 @@ typedef struct memoi_setup {
     int has_freed; /* 1: they cannot be repeated */
 } memoi_setup;
 
-/* Of a session that times its first steps: >>session timing. */
+/* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
     memo_session_desc desc;        /* the caller's, copied, for other plans */
