@@ -11,6 +11,7 @@
  *     200 KiB: ... KiB on the device, ... KiB on the host
  *     gradients are bitwise the same
  *     a budget of 1000 bytes: ... the smallest plan needs ...
+ *     200 KiB: ... KiB on the device, ... KiB on the host
  *     the trainer's own exception: layer 5
  */
 #define MEMO_IMPLEMENTATION
