@@ -1270,7 +1270,6 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
-        MEMO_ASSERT(sum >= 0); /* 2 */
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
         problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
@@ -3298,8 +3297,8 @@ MEMOI int memoi_around_step(memoi_around* around) {
     reached = memoi_around_lowest(around, at, end, top + 1);
     if (reached >= 0) {
         item = &greedy->problem->items[around->ahead[reached].index];
-        MEMO_ASSERT(around->ahead[reached].key == top);     /* 1 */
-        MEMO_ASSERT(item->begin >= at && item->end <= end); /* 1 */
+        MEMO_ASSERT(around->ahead[reached].key == top && item->begin >= at && /* 1 */
+                    item->end <= end);
         around->is_ahead[around->ahead[reached].index] = 0;
         memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         while (around->first < around->n_ahead &&
@@ -3577,7 +3576,6 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         const int64_t j = e->ends[k].index;
         if (e->ends[k].key <= place || e->offsets[j] >= place + item->size) continue;
         e->offsets[j] = -1;
-        MEMO_ASSERT(e->n_waiting < e->problem->n_items); /* 1 */
         e->waiting[e->n_waiting++] = (int32_t)j;
     }
     e->offsets[i] = place;
@@ -3884,8 +3882,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  * belongs to the backward.
  *
  * 1. Windows are disjoint, and ascend.
- * 2. A buffer is a member of one group at most.
- * 3. A block holds its members. */
+ * 2. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -4001,8 +3998,6 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         group->alignment_bytes =
             memob_max(group->alignment_bytes,
                       buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
-        MEMO_ASSERT(bilevel->n_members == 0 || /* 2 */
-                    bilevel->members[bilevel->n_members - 1] < i);
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
@@ -4104,7 +4099,7 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
         const int64_t* members = bilevel->members + group->first;
         const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
         for (int64_t k = 0; k < group->n; k++) {
-            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 3 */
+            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 2 */
                         bilevel->groups[group->kind].height_bytes);
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
         }

@@ -1579,9 +1579,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
 }
 
 /* --- >>parts ---
- * Knows: where no item crosses.  Knows nothing of how a part is planned.
- *
- * 1. No part becomes higher. */
+ * Knows: where no item crosses.  Knows nothing of how a part is planned. */
 
 /* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
  * all items are a single part.  Returns the first item after the part.  *end: the first section
@@ -1643,7 +1641,6 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     memoi_effort_spend(effort, own.n_nodes);
     memcpy(best->offsets + first, offsets, (size_t)(last - first) * sizeof(int64_t));
     best->bound = memob_max(best->bound, inner.bound);
-    MEMO_ASSERT(inner.peak <= *peak); /* 1 */
     *peak = inner.peak;
     MEMO_FREE(is_in_set);
     MEMO_FREE(offsets);

@@ -8,7 +8,7 @@ set -u
 
 list=$PWD/tests/planted.txt folder=$PWD/build/planted
 rm -rf "$folder" && mkdir -p "$folder/bin" || exit 1
-cp -r src scripts "$folder"
+cp -r src scripts tests extras "$folder" # tests beside the changed headers, which "memo.h" finds first
 cat >"$folder/planted.h" <<'HEADER'
 #ifdef __cplusplus
 extern "C" {
@@ -78,7 +78,6 @@ tab=$(printf '\t')
 chosen=$(for part in "${@:-}"; do grep -F -- "$part" "$folder/changes"; done | sort -nu)
 command -v nvcc >/dev/null 2>&1 || chosen=$(echo "$chosen" | grep -v "[.]cu$tab")
 [ -n "$chosen" ] || { echo "planted.sh: $*: no such change" >&2; exit 1; }
-cp -r tests extras "$folder" # beside the changed headers, which "memo.h" finds first
 compile -c "$folder/tests/lib/memo.c" -o "$folder/memo.o" && compile -c "$folder/tests/lib/scarce.c" -o "$folder/scarce.o" || exit 1
 compile -c "$folder/planted.c" -o "$folder/planted.o" && ar rcs "$folder/lib.a" "$folder/memo.o" "$folder/scarce.o" || exit 1
 for test in $(echo "$chosen" | cut -f 3 | sort -u); do
@@ -110,7 +109,7 @@ echo "1..$n"
 
 # The conditions of each room, without comments, beside those that changes name.
 cut -f 5 "$folder/changes" >"$folder/named"
-for room in $(cd src && grep -lr '^ *MEMO_ASSERT(' . | sort); do
+for room in $(cd src && grep -lr '^ *MEMO_ASSERT(' . ../extras | sort); do
     sed 's|/\*.*\*/||' "src/$room" | awk -v room="${room#./}" '
         FNR == NR { named[++n] = $0; next }
         sub(/^ *MEMO_ASSERT\(/, "") { text = ""; is_inside = 1 }

@@ -17,8 +17,7 @@
  * belongs to the backward.
  *
  * 1. Windows are disjoint, and ascend.
- * 2. A buffer is a member of one group at most.
- * 3. A block holds its members. */
+ * 2. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -134,8 +133,6 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         group->alignment_bytes =
             memob_max(group->alignment_bytes,
                       buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
-        MEMO_ASSERT(bilevel->n_members == 0 || /* 2 */
-                    bilevel->members[bilevel->n_members - 1] < i);
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
@@ -237,7 +234,7 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
         const int64_t* members = bilevel->members + group->first;
         const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
         for (int64_t k = 0; k < group->n; k++) {
-            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 3 */
+            MEMO_ASSERT(inside[k] + buffers[members[k]].size_bytes <= /* 2 */
                         bilevel->groups[group->kind].height_bytes);
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
         }

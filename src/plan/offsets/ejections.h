@@ -131,7 +131,6 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         const int64_t j = e->ends[k].index;
         if (e->ends[k].key <= place || e->offsets[j] >= place + item->size) continue;
         e->offsets[j] = -1;
-        MEMO_ASSERT(e->n_waiting < e->problem->n_items); /* 1 */
         e->waiting[e->n_waiting++] = (int32_t)j;
     }
     e->offsets[i] = place;

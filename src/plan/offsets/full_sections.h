@@ -45,8 +45,8 @@ MEMOI int memoi_around_step(memoi_around* around) {
     reached = memoi_around_lowest(around, at, end, top + 1);
     if (reached >= 0) {
         item = &greedy->problem->items[around->ahead[reached].index];
-        MEMO_ASSERT(around->ahead[reached].key == top);     /* 1 */
-        MEMO_ASSERT(item->begin >= at && item->end <= end); /* 1 */
+        MEMO_ASSERT(around->ahead[reached].key == top && item->begin >= at && /* 1 */
+                    item->end <= end);
         around->is_ahead[around->ahead[reached].index] = 0;
         memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         while (around->first < around->n_ahead &&

@@ -52,7 +52,6 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
-        MEMO_ASSERT(sum >= 0); /* 2 */
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
         problem->lower_bound = memob_max(problem->lower_bound, problem->section_bounds[s]);
     }
