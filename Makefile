@@ -393,10 +393,11 @@ format: ## format all C sources with clang-format
 	clang-format -i $(FORMATTED)
 	@scripts/amalgamate
 
-format-check: ## compare the headers with src/, and rooms with their includes; list the sources that are not formatted, too wide lines, and long functions without paragraphs
+format-check: ## compare the headers with src/, and rooms with their includes; list the sources that are not formatted, too wide lines, long functions without paragraphs; decisions that grow
 	@$(call need,clang-format,clang-format)
 	@scripts/amalgamate --check
 	@scripts/rooms
+	@scripts/decisions --check
 	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
 	@sh tests/tools/test_compile.sh style:
 

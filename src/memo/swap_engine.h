@@ -412,7 +412,6 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
-    MEMO_ASSERT(swap->n_begun <= memoi_swap_n_visits(swap));
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most);
     return status;
 }
