@@ -395,7 +395,7 @@ typedef struct memo_buffer {
     int64_t size_bytes;
     int64_t begin, end;   /* lifetime [begin, end) */
     int64_t offset_bytes; /* set by the planner; if is_fixed, by the caller */
-    /* Of the offset: a power of two, not below the plan's.  0: the plan's. */
+    /* The offset is a multiple: a power of two, not below the plan's.  0: the plan's. */
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
@@ -1098,7 +1098,7 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise */
-    /* Of the compute stream in the last micro-batch; is_timed only. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 
@@ -1331,7 +1331,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
 
-/* Of functions that many places call, where the time of a call does not matter. */
+/* For functions that many others call, if the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
 
 /* Eight bytes that nobody may read or write, see >>poison. */
@@ -2929,8 +2929,7 @@ MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
 }
 
 void memo_trace_classify(memo_trace* trace) {
-    /* Of buffers requested in a forward until they are freed: a value that the enum does not
-     * use. */
+    /* The class of buffers requested in a forward until they are freed: no value of the enum. */
     const memo_class undecided = (memo_class)3;
     int64_t i, forward_begin = -1; /* of the open forward */
 
@@ -3417,8 +3416,8 @@ typedef struct memoi_lane {
 typedef struct memoi_clocks {
     int64_t n;                /* streams are 0 to n - 1 */
     memoi_advances* advances; /* (n, n): the clock of each stream for each */
-    /* Of a malloc: its latest use; of a use: the use before, or -1; of the first record of an
-     * event: the latest record. */
+    /* A malloc's latest use; the use before a use, or -1; the latest record of an event, at its
+     * first record. */
     int64_t* latest;
     uint64_t* starts; /* of each request that is a malloc: its own stream, and those that use the
                          buffer without having waited for the malloc */
@@ -6260,7 +6259,7 @@ typedef struct memob_engine {
     int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
     memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
 
-    /* Of the call that is under way.  After a failure the rest of the call does nothing. */
+    /* The call that is under way.  After a failure the rest of the call does nothing. */
     memo_status status;
     memo_error* error;
 } memob_engine;
@@ -7035,7 +7034,7 @@ MEMOI int memoi_compare_int64(const void* left, const void* right) {
     return memob_compare(a, b);
 }
 
-/* Of the same slot. */
+/* Orders the copies due at the same slot. */
 MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
     if (a->order != b->order) return memob_compare(a->order, b->order);
@@ -9469,7 +9468,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
     }
 }
 
-/* Of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+/* Slots of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
     return 2 * it->n_classes + 2 * it->n_slices + 3;
 }
@@ -10250,7 +10249,7 @@ typedef enum memob_states_list {
     MEMOB_STATES_N_LISTS
 } memob_states_list;
 
-/* Of each list all visits, and what they use.  Item l * n_states + s is state s of layer l. */
+/* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
     int32_t n_visits, n_uses, n_lists;
     memob_visit* visits;

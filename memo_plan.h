@@ -120,7 +120,7 @@ MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 typedef struct memo_profile_tensor {
     char name[32]; /* no blanks */
-    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    /* For each kind.  Negative: cannot be recomputed, or not measured. */
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
@@ -191,18 +191,18 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+    /* Each kind that swap->layer_kinds names; one kind without layer_kinds.  Times may be in
      * any unit, if all are in this unit. */
     const memo_kind_times* kinds;
-    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+    /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
     int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
-    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
-     * the last chunk.  NULL: before each backward turn. */
+    /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
+     * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
     /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
@@ -662,7 +662,7 @@ typedef struct memo_session_desc {
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+    /* The most rows of ROUTED tensors in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
@@ -685,7 +685,7 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
@@ -759,8 +759,8 @@ typedef struct memo_session_desc {
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
-    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
-     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+    /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
+     * (shapes, n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
      * n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
@@ -815,8 +815,8 @@ struct memo_step_plan {
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
-    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
-     * desc has no alternatives. */
+    /* How each of the desc's buffers lives: 0 as declared, 1 + i by alternatives[i].  n_buffers 0:
+     * the desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
@@ -912,7 +912,7 @@ MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
@@ -994,8 +994,8 @@ MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t lay
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
-     * NULL. */
+    /* The current shape's, at first that of shape 0.  Inside a dry run it is not complete:
+     * addresses is NULL. */
     const memo_step_plan* plan;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
     memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
@@ -4699,7 +4699,7 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
                        0)};
-/* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
+/* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
@@ -6480,7 +6480,7 @@ typedef struct memoi_step_plan {
     double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
 } memoi_step_plan;
 
-/* Of a checked session: >>session checked. */
+/* A buffer of a checked session, see >>session checked. */
 typedef struct memoi_inspected_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
@@ -6646,7 +6646,7 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
 
-/* Of routed rows, those that so many tokens can have. */
+/* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {
     const double share = (double)n_rows / (double)desc->n_rows;
@@ -6677,7 +6677,7 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     return n;
 }
 
-/* Of memo_pass, in messages. */
+/* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session",  "forward",
                                                "`between`",    "backward",
                                                "WEIGHTS turn", "the end of the micro-batch"};
@@ -6790,7 +6790,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     return status;
 }
 
-/* Of n_chunks, the chunk in which a buffer's life begins or ends. */
+/* The chunk, one of n_chunks, in which a buffer's life begins or ends. */
 MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunks, memo_pass pass,
                                   int32_t layer) {
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
@@ -7340,8 +7340,8 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of values of all lines: those that must be the same of shapes, tensors, steps or turns; 3: rest.
- * Never negative, so that its negative exists. */
+/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
+ * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -7357,7 +7357,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
-/* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
+/* Hashes n and bytes [begin, end) of each struct; the name before begin is left out. */
 MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
                                          size_t end) {
     uint64_t digest = (uint64_t)n;
@@ -8286,7 +8286,7 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
-/* Of a slice of so many rows, those that a tensor has at most. */
+/* Most rows of a tensor in a slice of n rows. */
 MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
@@ -8462,7 +8462,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     return memoi_session_is_ok(s, status);
 }
 
-/* Of rows of tensor t in a step; 0: nothing was written. */
+/* Hashes of the rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
@@ -8686,7 +8686,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     return memoi_inspector_save(s, step, 1) && keeps;
 }
 
-/* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
+/* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
@@ -8800,7 +8800,8 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
 }
 
 /* --- >>session running ---
- * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
+ * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan is
+ * found. */
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
@@ -9638,7 +9639,7 @@ void memo_session_destroy(memo_session* s) {
 }
 
 /* --- >>session plan ---
- * Knows: stages and budgets.  Knows nothing of devices. */
+ * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
@@ -10328,7 +10329,7 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
                                       : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
-/* Of equal steps the first is chosen: a fused update copies least. */
+/* The first of equal steps is chosen: a fused update copies least. */
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
 
@@ -11857,7 +11858,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 /* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
+ * Knows: which steps create a session, and in which order.  Knows nothing of how a step is done. */
 
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {

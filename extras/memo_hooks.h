@@ -69,7 +69,7 @@ typedef struct memo_hooks_desc {
 } memo_hooks_desc;
 
 typedef struct memo_hooks_stats {
-    /* Of the plan. */
+    /* The plan's. */
     int64_t n_tensors, kept_bytes;
     memo_swap_sizes swap; /* device_bytes and host_bytes are memo's; swapped_bytes travel */
     int64_t n_unplanned, n_findings; /* so far */
@@ -148,7 +148,7 @@ typedef struct memoi_hooks_tensor {
     int32_t may_move, turns; /* in a plan; turns: its unpack begins its layer */
 } memoi_hooks_tensor;
 
-/* Of the micro-batch that is recorded: a token of a call of memo_hooks_unpack. */
+/* A token of a call of memo_hooks_unpack, in the micro-batch that is recorded. */
 typedef struct memoi_hooks_use {
     int64_t call, tensor;
 } memoi_hooks_use;

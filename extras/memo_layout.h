@@ -192,7 +192,7 @@ typedef struct memo_parallel_desc {
     /* 1: optimizer_bytes are on the host, which updates the parameters: gradients and parameters
      * travel once a step.  The host's own time is not counted. */
     int32_t optimizer_on_host;
-    /* Of an element of the key and value gradients that ring attention sends; 0: 4 */
+    /* Bytes of an element of the key and value gradients that ring attention sends; 0: 4 */
     double kv_gradient_bytes;
     /* 1: tensor x ulysses must divide the key/value heads, as in the paper.  memo_sp.h needs no
      * such rule. */
@@ -304,8 +304,8 @@ typedef struct memo_parallel_prediction {
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
     double alpha;           /* of the rows that are swapped; 0 without swapping */
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
-    /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys
-     * that are seen; of experts the active ones. */
+    /* The model's in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, for the keys
+     * that are seen and the active experts. */
     double flops;
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -489,8 +489,8 @@ MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->ffn;
 }
 
-/* Of a layer's matrices without the MLP.  A latent row is made from the input, and keys and values
- * from a latent row. */
+/* Elements of a layer's matrices without the MLP.  A latent row is made from the input, and keys
+ * and values from a latent row. */
 MEMOI double memoi_parallel_attention_parameters(const memo_parallel_model* model) {
     const double h = model->hidden, latent = model->latent_size;
     const double head = memoi_parallel_head_size(model);
@@ -933,7 +933,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     }
 }
 
-/* Of a rank: those of its experts, and all others. */
+/* Parameters of a rank: those of its experts, and all others. */
 MEMOI double memoi_parallel_stage_experts(const memoi_parallel_share* s,
                                           const memoi_parallel_stage* stage) {
     const memo_parallel_model* m = &s->desc->model;
@@ -1050,7 +1050,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
     double head = s->desc->model.head_size, v_head = s->desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
-    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    /* One group: two products forward, five backward; the causal half of S x S scores. */
     double n_q = (double)s->n_q / n_groups;
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * s->seen *
                   (double)s->desc->sequence * s->attention_rows * n_q / flops / ring;
@@ -1570,7 +1570,7 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
                        prediction->memory.host_bytes <= memoi_parallel_host_share(c);
 }
 
-/* Of the numbers of groups: the fastest that fits.  The fastest if none fits. */
+/* Takes the number of groups that is fastest and fits.  The fastest if none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {

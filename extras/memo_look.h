@@ -203,7 +203,7 @@ MEMO_TRY memo_status memo_plan_check(const memo_plan* plan, const memo_trace* tr
 /* ---- 3 simulation and comparison ------------------------------------------------------------- */
 
 typedef struct memo_simulation {
-    /* Of each op.  A WAIT starts when the stream reaches the wait and ends when the stream
+    /* For each op.  A WAIT starts when the stream reaches the wait and ends when the stream
      * continues; so does a SYNC for the host. */
     double* start_s;
     double* end_s;
@@ -4058,7 +4058,7 @@ MEMOI_BLOCKS_GENERATE(forward)
 MEMOI_BLOCKS_GENERATE(recompute)
 MEMOI_BLOCKS_GENERATE(backward)
 MEMOI_BLOCKS_GENERATE(weights)
-/* Of the latest function. */
+/* The collective of the latest function. */
 MEMOI memo_status memoi_blocks_generate_collective(memo_comm* comm, memo_stream stream,
                                                    const memo_collective_call* call,
                                                    memo_error* error) {

@@ -14,7 +14,7 @@
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
 
-/* Of functions that many places call, where the time of a call does not matter. */
+/* For functions that many others call, if the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
 
 /* Eight bytes that nobody may read or write, see >>poison. */

@@ -21,7 +21,7 @@ typedef struct memob_engine {
     int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
     memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
 
-    /* Of the call that is under way.  After a failure the rest of the call does nothing. */
+    /* The call that is under way.  After a failure the rest of the call does nothing. */
     memo_status status;
     memo_error* error;
 } memob_engine;

@@ -226,7 +226,7 @@ MEMOI int memoi_compare_int64(const void* left, const void* right) {
     return memob_compare(a, b);
 }
 
-/* Of the same slot. */
+/* Orders the copies due at the same slot. */
 MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
     if (a->order != b->order) return memob_compare(a->order, b->order);

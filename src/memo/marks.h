@@ -39,8 +39,7 @@ MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
 }
 
 void memo_trace_classify(memo_trace* trace) {
-    /* Of buffers requested in a forward until they are freed: a value that the enum does not
-     * use. */
+    /* The class of buffers requested in a forward until they are freed: no value of the enum. */
     const memo_class undecided = (memo_class)3;
     int64_t i, forward_begin = -1; /* of the open forward */
 

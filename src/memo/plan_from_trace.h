@@ -29,8 +29,8 @@ typedef struct memoi_lane {
 typedef struct memoi_clocks {
     int64_t n;                /* streams are 0 to n - 1 */
     memoi_advances* advances; /* (n, n): the clock of each stream for each */
-    /* Of a malloc: its latest use; of a use: the use before, or -1; of the first record of an
-     * event: the latest record. */
+    /* A malloc's latest use; the use before a use, or -1; the latest record of an event, at its
+     * first record. */
     int64_t* latest;
     uint64_t* starts; /* of each request that is a malloc: its own stream, and those that use the
                          buffer without having waited for the malloc */

@@ -75,7 +75,7 @@ typedef enum memob_states_list {
     MEMOB_STATES_N_LISTS
 } memob_states_list;
 
-/* Of each list all visits, and what they use.  Item l * n_states + s is state s of layer l. */
+/* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
     int32_t n_visits, n_uses, n_lists;
     memob_visit* visits;

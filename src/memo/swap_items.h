@@ -91,7 +91,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
     }
 }
 
-/* Of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+/* Slots of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
     return 2 * it->n_classes + 2 * it->n_slices + 3;
 }

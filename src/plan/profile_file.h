@@ -18,7 +18,7 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
                        0)};
-/* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
+/* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),

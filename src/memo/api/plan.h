@@ -23,7 +23,7 @@ typedef struct memo_buffer {
     int64_t size_bytes;
     int64_t begin, end;   /* lifetime [begin, end) */
     int64_t offset_bytes; /* set by the planner; if is_fixed, by the caller */
-    /* Of the offset: a power of two, not below the plan's.  0: the plan's. */
+    /* The offset is a multiple: a power of two, not below the plan's.  0: the plan's. */
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;

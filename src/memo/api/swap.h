@@ -251,7 +251,7 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise */
-    /* Of the compute stream in the last micro-batch; is_timed only. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 

@@ -9,7 +9,7 @@
 
 typedef struct memo_profile_tensor {
     char name[32]; /* no blanks */
-    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    /* For each kind.  Negative: cannot be recomputed, or not measured. */
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;

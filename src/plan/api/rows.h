@@ -22,18 +22,18 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+    /* Each kind that swap->layer_kinds names; one kind without layer_kinds.  Times may be in
      * any unit, if all are in this unit. */
     const memo_kind_times* kinds;
-    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+    /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
     int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
-    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
-     * the last chunk.  NULL: before each backward turn. */
+    /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
+     * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
     /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:

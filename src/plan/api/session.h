@@ -381,7 +381,7 @@ typedef struct memo_session_desc {
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+    /* The most rows of ROUTED tensors in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
@@ -404,7 +404,7 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
@@ -478,8 +478,8 @@ typedef struct memo_session_desc {
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
-    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
-     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+    /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
+     * (shapes, n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
      * n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
@@ -534,8 +534,8 @@ struct memo_step_plan {
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
-    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
-     * desc has no alternatives. */
+    /* How each of the desc's buffers lives: 0 as declared, 1 + i by alternatives[i].  n_buffers 0:
+     * the desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
@@ -631,7 +631,7 @@ MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
@@ -713,8 +713,8 @@ MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t lay
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
-     * NULL. */
+    /* The current shape's, at first that of shape 0.  Inside a dry run it is not complete:
+     * addresses is NULL. */
     const memo_step_plan* plan;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
     memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */

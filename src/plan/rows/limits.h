@@ -330,7 +330,7 @@ typedef struct memoi_step_plan {
     double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
 } memoi_step_plan;
 
-/* Of a checked session: >>session checked. */
+/* A buffer of a checked session, see >>session checked. */
 typedef struct memoi_inspected_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */

@@ -34,8 +34,8 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of values of all lines: those that must be the same of shapes, tensors, steps or turns; 3: rest.
- * Never negative, so that its negative exists. */
+/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
+ * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -51,7 +51,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
-/* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
+/* Hashes n and bytes [begin, end) of each struct; the name before begin is left out. */
 MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
                                          size_t end) {
     uint64_t digest = (uint64_t)n;

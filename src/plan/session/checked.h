@@ -32,7 +32,7 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
-/* Of a slice of so many rows, those that a tensor has at most. */
+/* Most rows of a tensor in a slice of n rows. */
 MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
@@ -208,7 +208,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     return memoi_session_is_ok(s, status);
 }
 
-/* Of rows of tensor t in a step; 0: nothing was written. */
+/* Hashes of the rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
     return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
@@ -432,7 +432,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     return memoi_inspector_save(s, step, 1) && keeps;
 }
 
-/* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
+/* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {

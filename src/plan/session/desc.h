@@ -7,7 +7,7 @@
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
 
-/* Of routed rows, those that so many tokens can have. */
+/* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {
     const double share = (double)n_rows / (double)desc->n_rows;
@@ -38,7 +38,7 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     return n;
 }
 
-/* Of memo_pass, in messages. */
+/* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session",  "forward",
                                                "`between`",    "backward",
                                                "WEIGHTS turn", "the end of the micro-batch"};
@@ -151,7 +151,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     return status;
 }
 
-/* Of n_chunks, the chunk in which a buffer's life begins or ends. */
+/* The chunk, one of n_chunks, in which a buffer's life begins or ends. */
 MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunks, memo_pass pass,
                                   int32_t layer) {
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);

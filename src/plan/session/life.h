@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/session/timing.h"
 /* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
+ * Knows: which steps create a session, and in which order.  Knows nothing of how a step is done. */
 
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {

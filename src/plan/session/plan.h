@@ -3,7 +3,7 @@
 #include "plan/offsets/plan_solve.h"
 #include "plan/session/running.h"
 /* --- >>session plan ---
- * Knows: stages and budgets.  Knows nothing of devices. */
+ * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
@@ -693,7 +693,7 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
                                       : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
-/* Of equal steps the first is chosen: a fused update copies least. */
+/* The first of equal steps is chosen: a fused update copies least. */
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
 
