@@ -8800,8 +8800,8 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
 }
 
 /* --- >>session running ---
- * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan is
- * found. */
+ * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
+ * is found. */
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */

@@ -3,8 +3,8 @@
 #include "memo/arena_requests.h"
 #include "plan/session/checked.h"
 /* --- >>session running ---
- * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan is
- * found. */
+ * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
+ * is found. */
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
