@@ -6523,7 +6523,7 @@ typedef struct memoi_setup {
     int has_freed; /* 1: they cannot be repeated */
 } memoi_setup;
 
-/* Of a session that times its first steps: >>session timing. */
+/* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
     memo_session_desc desc;        /* the caller's, copied, for other plans */
