@@ -1749,35 +1749,6 @@ MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
 #define MEMO_CUDA_ROW_KERNELS
 #include "memo_sp.h" /* its arithmetic of rows */
 
-/* --- exponentials of the loss --- */
-
-/* 2^t within 2 units; on a GPU 0 below 2^-126. */
-MEMO_INLINE float memoi_two_to(float t) {
-#if defined(__CUDA_ARCH__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-    return power;
-#else
-    return exp2f(t);
-#endif
-}
-/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
- * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
-MEMO_INLINE float memoi_exp_by_two(float x) {
-    float t, power;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
-#else
-    x = x < -104 ? -104 : x;
-#endif
-    t = x * 1.44269504f;
-    power = memoi_two_to(t);
-    return fmaf(power, fmaf(t, -0.693147181f, x), power);
-}
-#if defined(__CUDA_ARCH__)
-MEMO_INLINE float memo_loss_exp(float x) { return memoi_exp_by_two(x); }
-#endif
-
 /* --- groups: the numbers that a thread reads at a time ---
  *
  * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that

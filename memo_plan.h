@@ -6532,6 +6532,7 @@ typedef struct memoi_timing {
     int is_known;                  /* profiles has times */
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
+    char why[200];                 /* the first plan stays; "": it does not */
     memob_arrays arrays;
 } memoi_timing;
 
@@ -11696,9 +11697,10 @@ MEMOI void memoi_timing_plan(memo_session* s) {
 
     if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
     if (status || is_same) memo_step_plan_destroy(plan);
-    if (status)
-        memoi_session_log(s, "session: the first plan stays: %.180s", why.message);
-    else
+    if (status) {
+        snprintf(t->why, sizeof t->why, "%.180s", why.message);
+        memoi_session_log(s, "session: the first plan stays: %s", t->why);
+    } else
         memoi_session_log(s, "session: %s",
                           is_same ? "the first plan is the fastest that fits"
                                   : "planned by the times of training steps");
@@ -11720,6 +11722,10 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
+    if (!s->timing.is_known && *s->timing.why)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_get_profile: planning by the times has failed: %s",
+                              s->timing.why);
     if (!s->timing.is_known)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_get_profile: times are not known; %s",

@@ -256,10 +256,9 @@ typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap
 /* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
 MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
                            int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= sizes->device_bytes);
-    MEMO_ASSERT(host >= 0 && host + n_moved <= sizes->host_bytes);
+    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes);
+    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
         memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);

@@ -52,12 +52,37 @@ MEMO_INLINE memo_softmax_sum memo_softmax_none(void) {
     const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
-/* exp(x), x <= 0, of which the loss needs one or two an element.  memo_cuda.cuh has a GPU's. */
-#if defined(__CUDA_ARCH__) && defined(MEMO_CUDA_IMPLEMENTATION)
-MEMO_INLINE float memo_loss_exp(float x);
+/* 2^t within 2 units; on a GPU 0 below 2^-126. */
+MEMO_INLINE float memoi_two_to(float t) {
+#if defined(__CUDA_ARCH__)
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+    return power;
 #else
-MEMO_INLINE float memo_loss_exp(float x) { return expf(x); }
+    return exp2f(t);
 #endif
+}
+/* exp(x) by a power of two, x <= 0.  The product t = x log2(e) is rounded; what it lost,
+ * x - t ln 2, corrects the power.  Clamped, because -inf - -inf is NaN.  2^(-104 log2(e)) is 0. */
+MEMO_INLINE float memoi_exp_by_two(float x) {
+    float t, power;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %1, 0fC2D00000;" : "=f"(x) : "f"(x)); /* one instruction */
+#else
+    x = x < -104 ? -104 : x;
+#endif
+    t = x * 1.44269504f;
+    power = memoi_two_to(t);
+    return fmaf(power, fmaf(t, -0.693147181f, x), power);
+}
+/* exp(x), x <= 0, of which the loss needs one or two an element. */
+MEMO_INLINE float memo_loss_exp(float x) {
+#if defined(__CUDA_ARCH__)
+    return memoi_exp_by_two(x);
+#else
+    return expf(x);
+#endif
+}
 
 /* The larger one; y if x is NaN. */
 MEMO_INLINE float memoi_larger(float x, float y) {

@@ -386,6 +386,7 @@ typedef struct memoi_timing {
     int is_known;                  /* profiles has times */
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
+    char why[200];                 /* the first plan stays; "": it does not */
     memob_arrays arrays;
 } memoi_timing;
 
