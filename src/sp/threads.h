@@ -489,6 +489,10 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_le
     return has_moved;
 }
 
+MEMOI int memoi_threads_is_taken(const memoi_way* way) {
+    return __atomic_load_n(&way->current, __ATOMIC_RELAXED) != NULL;
+}
+
 /* Runs whatever is ready, in any order.  So no message waits for one that was enqueued after it. */
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
@@ -501,7 +505,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         memoi_message* message = memoi_threads_message(me, position);
         memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        MEMO_ASSERT(!memoi_threads_is_taken(way)); /* 2 */
         __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
