@@ -7146,7 +7146,8 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     if (!goes_on || !is_of_list) {
         const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
         const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-        const int32_t value = !s ? -1 : s->changed >= 0 ? s->changed : s->value;
+        const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
+        const int32_t value = s && latest < 0 ? s->value : latest;
         const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
                                   -1,        k,        -1,      value, copied, use->is_on_host,
                                   0,         0,        goes_on, 0,     at,     s ? s->host : -1};
@@ -7450,11 +7451,13 @@ MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
 
 /* With the next load of its parcel; never while the parcel is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
+    int32_t next = INT32_MAX - 1;
     if (p->place < 0) return;
-    memoi_place_set(m, p->place,
-                    p->n_stores              ? -1
-                    : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
-                                             : INT32_MAX - 1);
+    if (p->n_stores)
+        next = -1;
+    else if (p->load < p->loads_end)
+        next = m->due[m->loads[p->load]].slot;
+    memoi_place_set(m, p->place, next);
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -9089,7 +9092,9 @@ MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t 
     if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
         memob_tensor_is_routed(desc, t))
         return MEMOI_SWAP_PARTS;
-    return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
+    if (swapped == desc->n_rows) return 0;
+    if (swapped == 0) return 3;
+    return t == last ? 2 : 1;
 }
 
 /* Sets the offsets of a pack that begins there. */
@@ -10352,10 +10357,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
             if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
-            *(is_spilled ? &in_place[1] : &stays[1]) += is_spilled    ? in_file
-                                                        : is_streamed ? bytes
-                                                                      : 0;
-            stays[2] += is_spilled ? in_file : 0;
+            if (is_spilled) {
+                in_place[1] += in_file;
+                stays[2] += in_file;
+            } else if (is_streamed)
+                stays[1] += bytes;
         }
         for (int32_t s = 0; s < 2 && layer->place >= 0; s++)
             places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
@@ -10541,9 +10547,8 @@ MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
     case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
     case MEMOB_STATES_BACKWARD:
     case MEMOB_STATES_MORE_BACKWARD:
-        return forward |
-               (is_fused ? 0u
-                         : 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE));
+        if (is_fused) return forward;
+        return forward | 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE);
     case MEMOB_STATES_FUSED:
     case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
     default: return forward;
@@ -10596,11 +10601,12 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
                          MEMOB_HOST_DEFAULT};
         if (pass == MEMOB_BACKWARD && is_gradient)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
-        if (pass == MEMOB_UPDATE)
-            use.how = is_gradient                ? MEMOB_USE_SPEND
-                      : states->made >> s & 1    ? MEMOB_USE_WRITE
-                      : states->updated >> s & 1 ? MEMOB_USE_CHANGE
-                                                 : MEMOB_USE_READ;
+        if (pass == MEMOB_UPDATE && is_gradient)
+            use.how = MEMOB_USE_SPEND;
+        else if (pass == MEMOB_UPDATE && states->made >> s & 1)
+            use.how = MEMOB_USE_WRITE;
+        else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
+            use.how = MEMOB_USE_CHANGE;
         it->uses[it->n_uses++] = use;
     }
     it->first_use[it->n_visits] = it->n_uses;
@@ -10808,13 +10814,14 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
+    const int32_t n_copying = sizes->host_bytes ? 3 : 0;
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : sizes->host_bytes ? 3 : 0, error);
+    status = memob_states_prepare(states, launches ? 4 : n_copying, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -11127,9 +11134,8 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
     const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
-    const int32_t backward = is_fused  ? is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED
-                             : is_more ? MEMOB_STATES_MORE_BACKWARD
-                                       : MEMOB_STATES_BACKWARD;
+    int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
+    if (is_fused) backward = is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
     memoi_sink_call(&states->sink, error);
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
@@ -11353,11 +11359,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     /* Resident: on the device. */
     on_device = e->device_memory + offsets[0] + offset_bytes;
     if (!(states->layers[layer].streamed & bit)) {
-        status =
-            !bytes ? memo_fill(device, stream, on_device, 0, n_bytes, error)
-            : is_out
-                ? memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error)
-                : memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
+        if (!bytes)
+            status = memo_fill(device, stream, on_device, 0, n_bytes, error);
+        else if (is_out)
+            status = memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error);
+        else
+            status =
+                memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
         return status ? status : memo_stream_synchronize(device, stream, error);
     }
 

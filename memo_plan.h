@@ -4815,6 +4815,7 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
 /* What a plan holds of a ROUTED tensor, whatever the routing. */
 MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
     const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const char* others = moves ? ", the others move" : ", the others are recomputed";
     int64_t n_kept = 0, n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         n += memob_layer_has(desc, layer, t);
@@ -4824,10 +4825,7 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         text, "routed    %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
         desc->tensors[t].name,
         (long long)(n_kept == n ? desc->routed_rows_all : n_kept * memob_swap_routed_rows(desc, t)),
-        (long long)desc->routed_rows_all,
-        n_kept == n ? ""
-        : moves     ? ", the others move"
-                    : ", the others are recomputed",
+        (long long)desc->routed_rows_all, n_kept == n ? "" : others,
         (long long)desc->routed_rows_layer);
 }
 
@@ -5020,10 +5018,9 @@ typedef struct memoi_rows_clock {
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
     const memo_swap_plan_desc* desc = c->desc;
-    const double rate = is_file
-                            ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
-                            : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
-    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
+    const double rates[2][2] = {{desc->to_host_bytes_per_s, desc->to_device_bytes_per_s},
+                                {desc->to_file_bytes_per_s, desc->from_file_bytes_per_s}};
+    const double bytes_s = memoi_rows_over((double)n_bytes, rates[is_file != 0][is_back != 0]);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[which - 1] += bytes_s;
@@ -5590,7 +5587,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - (swap->n_places > 1 ? 0 : 2);
+    p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
+    if (swap->n_layers < 2) p->n_moved = 0;
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = 0x9e3779b97f4a7c15u;
     p->enough_s = HUGE_VAL;
@@ -5992,15 +5990,15 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
      * more layers would spill. */
     for (int is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
+        int64_t tiles = ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
         const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
         const double left =
             capacity - (is_host ? (double)score->sizes.host_bytes : score->device_bytes);
-        const int64_t tiles = of_tiles  ? (is_host ? pick.n_layers : 1)
-                              : is_host ? memob_max(pick.next, 0) - memob_max(pick.cell, 0)
-                                        : ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
-        const double each =
-            (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
-            (double)tiles;
+        double each;
+        if (is_host) tiles = memob_max(pick.next, 0) - memob_max(pick.cell, 0);
+        if (of_tiles) tiles = is_host ? pick.n_layers : 1;
+        each = (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
+               (double)tiles;
         if (!(capacity > 0)) continue;
         if (each > 0) most = fmin(most, floor(left / each));
         if (each < 0) least = fmax(least, ceil(left / each));
@@ -6027,7 +6025,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;
-        memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
+        const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
+        memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
@@ -6134,10 +6133,12 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
 MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     for (int way = 1; way >= 0; way--) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
-        for (int64_t i = 0; i < p->n_cells; i++)
-            p->trial.cells[i] = memoi_rule_recomputes((memo_tensor_rule)p->rules[i]) ? 0
-                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way         ? p->n_tiles
-                                                                             : MEMO_ROWS_KEPT;
+        for (int64_t i = 0; i < p->n_cells; i++) {
+            int64_t cell = MEMO_ROWS_KEPT;
+            if (p->rules[i] == MEMO_TENSOR_SWAPPED && !way) cell = p->n_tiles;
+            if (memoi_rule_recomputes((memo_tensor_rule)p->rules[i])) cell = 0;
+            p->trial.cells[i] = cell;
+        }
         (void)memoi_rows_try(p);
     }
     if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
@@ -6656,10 +6657,9 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
     if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
     if (layer < 0 || layer >= n) return -1;
-    return pass == MEMO_PASS_FORWARD    ? layer
-           : pass == MEMO_PASS_BACKWARD ? 2 * n - layer
-           : pass == MEMO_PASS_WEIGHTS  ? 3 * n - layer
-                                        : -1;
+    if (pass == MEMO_PASS_FORWARD) return layer;
+    if (pass == MEMO_PASS_BACKWARD) return 2 * n - layer;
+    return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
 }
 
 /* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
@@ -6709,7 +6709,8 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
     const memo_pass pass = turn->pass;
     const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
     const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
+    const int32_t neighbor = is_backward ? c + 1 : c - 1;
+    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : neighbor;
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
     const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
     char fault[160] = "";
@@ -7183,7 +7184,12 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     const int32_t step = turn - plan->n_order;
     int32_t t;
     memset(line, 0, sizeof *line);
-    line->of = i == 0 ? 0 : i <= n ? 1 : turn < 0 ? 3 : step < 0 ? 4 : 2;
+    if (i > 0 && i <= n)
+        line->of = 1;
+    else if (i > n && turn < 0)
+        line->of = 3;
+    else if (i > n)
+        line->of = step < 0 ? 4 : 2;
 
     if (line->of == 0) {
         line->record.word = "shape";
@@ -7541,12 +7547,12 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
+    if (!desc->states ||
+        !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update)) {
+        const char* field = desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update";
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             !desc->states                         ? "states"
-                             : desc->update_on == MEMO_UPDATE_HOST ? "update_host"
-                                                                   : "update",
-                             (int)desc->n_states);
+                             desc->states ? field : "states", (int)desc->n_states);
+    }
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
@@ -7599,8 +7605,8 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
             const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
-            if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
-                continue;
+            const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
+            if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
             for (int64_t layer = 0; layer < n_layers; layer++)
                 if ((layer + 1) * count / n_layers > layer * count / n_layers &&
                     (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
@@ -7762,9 +7768,8 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 }
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    return s->n_turn_steps * (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)    ? 2
-                              : memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? 1
-                                                                             : 0);
+    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return 2 * s->n_turn_steps;
+    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
@@ -7960,8 +7965,9 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
     const int on_host = pass == MEMOB_UPDATE && s->states->updates;
+    const uint32_t ended = is_end ? s->states->gradients : 0;
     const uint32_t visited =
-        of->has & (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+        of->has & (on_host ? s->states->updated | ended
                            : ~of->streamed | memob_states_needs(s->states, pass, layer));
     const char* why = NULL;
     int32_t blamed = 0, is_due = 0, is_changed = 0;
@@ -8032,9 +8038,9 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 /* The trainer updates a layer on the device. */
 MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
-    const int32_t span = layer == 0                 ? (int32_t)MEMOI_SPAN_UPDATE_FIRST
-                         : layer > s->desc.n_layers ? (int32_t)MEMOI_SPAN_UPDATE_LAST
-                                                    : (int32_t)MEMOI_SPAN_UPDATE;
+    int32_t span = MEMOI_SPAN_UPDATE;
+    if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
+    if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
     if (s->error.status) return;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
@@ -8489,17 +8495,16 @@ MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, in
 MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                         const char* why) {
     const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    if (!why)
-        why =
-            !memoi_inspector_hashes(s, step, t)[row]
-                ? "recompute writes it, but the forward had not when the layer ended; give layers "
-                  "that lack it another kind, or compute on compute_stream"
-            : s->checker.found[0].n_poisoned == row_bytes
-                ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
-                  "tensor that it is computed with, or declare it SWAPPED"
-                : "recompute gives it other bytes than the forward; it must compute the same rows "
-                  "by the same operations, or tile_rows is too small, or the table has another "
-                  "order; if no tensor before it gives it, declare it SWAPPED";
+    if (!why && !memoi_inspector_hashes(s, step, t)[row])
+        why = "recompute writes it, but the forward had not when the layer ended; give layers that "
+              "lack it another kind, or compute on compute_stream";
+    else if (!why && s->checker.found[0].n_poisoned == row_bytes)
+        why = "recompute did not write it; recompute it, set `with` to 1 + the index of the tensor "
+              "that it is computed with, or declare it SWAPPED";
+    else if (!why)
+        why = "recompute gives it other bytes than the forward; it must compute the same rows by "
+              "the same operations, or tile_rows is too small, or the table has another order; if "
+              "no tensor before it gives it, declare it SWAPPED";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -8954,10 +8959,11 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
     const int placing = memoi_session_placing(s, &s->buffers[buffer]);
-    const int32_t place = placing == MEMOI_PLACE_SHAPE ? 0
-                          : placing == MEMOI_PLACE_WEIGHTS
-                              ? memoi_session_own(s)->weight_places[s->next_turn]
-                              : s->first_step / s->n_turn_steps;
+    int32_t place = 0;
+    if (placing == MEMOI_PLACE_WEIGHTS)
+        place = memoi_session_own(s)->weight_places[s->next_turn];
+    else if (placing != MEMOI_PLACE_SHAPE)
+        place = s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
@@ -8980,6 +8986,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
+    int32_t last_layer;
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
@@ -8991,11 +8998,16 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         address = memoi_session_placed(s, buffer, 0);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
-    now = !s->is_running                                  ? MEMO_PASS_AFTER
-          : memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)   ? MEMO_PASS_WEIGHTS
-          : s->n_passed < s->n_turn_steps                 ? MEMO_PASS_FORWARD
-          : s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
-                                                          : MEMO_PASS_BETWEEN;
+    last_layer = b->first_layer < 0 ? -1 : b->last_layer;
+    if (!s->is_running)
+        now = MEMO_PASS_AFTER;
+    else if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS))
+        now = MEMO_PASS_WEIGHTS;
+    else if (s->n_passed < s->n_turn_steps)
+        now = MEMO_PASS_FORWARD;
+    else
+        now =
+            s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         memoi_session_is_of_shape(b)
@@ -9011,7 +9023,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                                                : b->first_layer),
         b->first_layer < 0 && !memoi_session_is_kept(b)
             ? "that layer"
-            : memoi_session_when(text[2], b->last, b->first_layer < 0 ? -1 : b->last_layer),
+            : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
@@ -9075,10 +9087,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
-        const int32_t at = is_of_layer ? MEMO_EACH_SLICE_OF(b->first_layer)
-                           : is_each   ? layer
-                           : is_end    ? b->last_layer
-                                       : b->first_layer;
+        int32_t at = is_end ? b->last_layer : b->first_layer;
+        if (is_each) at = layer;
+        if (is_of_layer) at = MEMO_EACH_SLICE_OF(b->first_layer);
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
@@ -9323,9 +9334,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
 /* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
  * lacks. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    return s->steps->order           ? s->batch.turn.pass
-           : visit < s->n_turn_steps ? MEMO_PASS_FORWARD
-                                     : MEMO_PASS_BACKWARD;
+    if (s->steps->order) return s->batch.turn.pass;
+    return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
 }
 MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
@@ -9507,9 +9517,12 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
             if (has_loss && is_backward) desc->loss(desc->user, s);
-            (is_forward    ? desc->forward
-             : is_backward ? desc->backward
-                           : desc->weights)(desc->user, s, layer);
+            if (is_forward)
+                desc->forward(desc->user, s, layer);
+            else if (is_backward)
+                desc->backward(desc->user, s, layer);
+            else
+                desc->weights(desc->user, s, layer);
             if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
         }
         memoi_session_layer_end(s, layer, pass);
@@ -9722,6 +9735,8 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
                                       int64_t budget_bytes, int64_t needed_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
+    const char* smaller = is_sliced ? "lower n_rows or slice_rows" : "lower n_rows";
     char policy[64], bytes[4][32], rest[160] = "";
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
@@ -9740,12 +9755,7 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
              "%s%s",
              memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
              memoi_session_tiers[tier], (long long)needed_bytes,
-             tier        ? "device_bytes, or "
-             : is_sliced ? "lower n_rows or slice_rows"
-                         : "lower n_rows",
-             !tier                   ? ""
-             : desc->spill_directory ? "lower n_rows"
-                                     : "set spill_directory");
+             tier ? "device_bytes, or " : smaller, tier ? spilling : "");
 }
 
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
@@ -9803,11 +9813,11 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = planned                                     ? planned->rows[i]
-                  : recomputes && memoi_rule_recomputes(rule) ? 0
-                  : swaps && rule == MEMO_TENSOR_ROUTED_ROWS  ? 0
-                  : swaps && rule != MEMO_TENSOR_KEPT         ? swap->n_rows
-                                                              : MEMO_ROWS_KEPT;
+        rows[i] = MEMO_ROWS_KEPT;
+        if (swaps && rule != MEMO_TENSOR_KEPT)
+            rows[i] = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : swap->n_rows;
+        if (recomputes && memoi_rule_recomputes(rule)) rows[i] = 0;
+        if (planned) rows[i] = planned->rows[i];
     }
 
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
@@ -9878,9 +9888,8 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
     const memoi_step_plan* own = memoi_session_own(s);
     const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
-    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass
-                           : k               ? MEMO_PASS_BACKWARD
-                                             : MEMO_PASS_FORWARD;
+    const memo_pass plain = k ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass : plain;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++) {
         const int32_t kind = memob_layer_kind(s->steps, step);
@@ -10043,9 +10052,8 @@ typedef struct memoi_session_best {
  * recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order           ? s->steps->n_order / 2 / plan->n_chunks
-                              : s->desc.micro_batches ? s->desc.micro_batches
-                                                      : 1;
+    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
+                                            : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
@@ -10321,9 +10329,9 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 /* May the update run then? */
 MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
-    return at == MEMO_UPDATE_DEFERRED ? may & MEMO_MAY_DEFER
-           : at == MEMO_UPDATE_FUSED  ? may & MEMO_MAY_FUSE
-                                      : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
+    if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
+    if (at == MEMO_UPDATE_FUSED) return may & MEMO_MAY_FUSE;
+    return !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
 /* The first of equal steps is chosen: a fused update copies least. */
@@ -10515,13 +10523,13 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
     char bytes[32];
+    const char* nothing = "every tensor stays on the device";
+    if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
+    if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
-        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
-                      plan->shape.is_forward_only ? "a forward alone: layers share memory"
-                      : plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
-                                                              : "every tensor stays on the device");
+        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);
@@ -11799,6 +11807,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    int32_t n_timed;
     memo_session_desc first;
     memo_profile* profiles = NULL;
     memo_step_plan* plan = NULL;
@@ -11833,13 +11842,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
                                        : memoi_timing_plan_first(desc, &plan, error);
     }
-    if (!status)
-        status = memoi_timing_open_first(desc, plan,
-                                         has_files || desc->timed_steps < 0 ? 0
-                                         : desc->timed_steps                ? desc->timed_steps
-                                         : needs_times                      ? 4
-                                                                            : 0,
-                                         session, error);
+    n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
+    if (has_files || n_timed < 0) n_timed = 0;
+    if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
 
     /* What a file says is known at once. */
     if (!status && has_files) {
@@ -11905,7 +11910,7 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
     const int64_t most = (int64_t)1 << 20;
-    memo_status status = MEMO_STATUS_OK, freed;
+    memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
     void* pinned = NULL;
     if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
     for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
@@ -11926,7 +11931,7 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
         }
     }
 
-    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
+    if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
     return status ? status : freed;
 }
 
@@ -11981,7 +11986,8 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
     if (type == MEMO_TYPE_F16) {
         const int exponent = half >> 10 & 31;
         number = ldexp((half & 1023) + (exponent ? 1024 : 0), exponent + !exponent - 25);
-        return exponent == 31 ? (double)NAN : half >> 15 ? -number : number;
+        if (exponent == 31) return (double)NAN;
+        return half >> 15 ? -number : number;
     }
     word = (uint32_t)half << 16;
     if (type == MEMO_TYPE_F32) memcpy(&word, bytes, sizeof word);

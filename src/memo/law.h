@@ -338,7 +338,8 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     if (!goes_on || !is_of_list) {
         const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
         const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-        const int32_t value = !s ? -1 : s->changed >= 0 ? s->changed : s->value;
+        const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
+        const int32_t value = s && latest < 0 ? s->value : latest;
         const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
                                   -1,        k,        -1,      value, copied, use->is_on_host,
                                   0,         0,        goes_on, 0,     at,     s ? s->host : -1};
@@ -642,11 +643,13 @@ MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
 
 /* With the next load of its parcel; never while the parcel is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
+    int32_t next = INT32_MAX - 1;
     if (p->place < 0) return;
-    memoi_place_set(m, p->place,
-                    p->n_stores              ? -1
-                    : p->load < p->loads_end ? m->due[m->loads[p->load]].slot
-                                             : INT32_MAX - 1);
+    if (p->n_stores)
+        next = -1;
+    else if (p->load < p->loads_end)
+        next = m->due[m->loads[p->load]].slot;
+    memoi_place_set(m, p->place, next);
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {

@@ -54,13 +54,14 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
+    const int32_t n_copying = sizes->host_bytes ? 3 : 0;
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : sizes->host_bytes ? 3 : 0, error);
+    status = memob_states_prepare(states, launches ? 4 : n_copying, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -373,9 +374,8 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
     const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
-    const int32_t backward = is_fused  ? is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED
-                             : is_more ? MEMOB_STATES_MORE_BACKWARD
-                                       : MEMOB_STATES_BACKWARD;
+    int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
+    if (is_fused) backward = is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
     memoi_sink_call(&states->sink, error);
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
@@ -599,11 +599,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     /* Resident: on the device. */
     on_device = e->device_memory + offsets[0] + offset_bytes;
     if (!(states->layers[layer].streamed & bit)) {
-        status =
-            !bytes ? memo_fill(device, stream, on_device, 0, n_bytes, error)
-            : is_out
-                ? memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error)
-                : memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
+        if (!bytes)
+            status = memo_fill(device, stream, on_device, 0, n_bytes, error);
+        else if (is_out)
+            status = memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error);
+        else
+            status =
+                memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
         return status ? status : memo_stream_synchronize(device, stream, error);
     }
 

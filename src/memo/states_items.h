@@ -30,9 +30,8 @@ MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
     case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
     case MEMOB_STATES_BACKWARD:
     case MEMOB_STATES_MORE_BACKWARD:
-        return forward |
-               (is_fused ? 0u
-                         : 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE));
+        if (is_fused) return forward;
+        return forward | 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE);
     case MEMOB_STATES_FUSED:
     case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
     default: return forward;
@@ -85,11 +84,12 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
                          MEMOB_HOST_DEFAULT};
         if (pass == MEMOB_BACKWARD && is_gradient)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
-        if (pass == MEMOB_UPDATE)
-            use.how = is_gradient                ? MEMOB_USE_SPEND
-                      : states->made >> s & 1    ? MEMOB_USE_WRITE
-                      : states->updated >> s & 1 ? MEMOB_USE_CHANGE
-                                                 : MEMOB_USE_READ;
+        if (pass == MEMOB_UPDATE && is_gradient)
+            use.how = MEMOB_USE_SPEND;
+        else if (pass == MEMOB_UPDATE && states->made >> s & 1)
+            use.how = MEMOB_USE_WRITE;
+        else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
+            use.how = MEMOB_USE_CHANGE;
         it->uses[it->n_uses++] = use;
     }
     it->first_use[it->n_visits] = it->n_uses;

@@ -179,10 +179,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
             if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
-            *(is_spilled ? &in_place[1] : &stays[1]) += is_spilled    ? in_file
-                                                        : is_streamed ? bytes
-                                                                      : 0;
-            stays[2] += is_spilled ? in_file : 0;
+            if (is_spilled) {
+                in_place[1] += in_file;
+                stays[2] += in_file;
+            } else if (is_streamed)
+                stays[1] += bytes;
         }
         for (int32_t s = 0; s < 2 && layer->place >= 0; s++)
             places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);

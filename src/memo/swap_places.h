@@ -484,7 +484,9 @@ MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t 
     if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
         memob_tensor_is_routed(desc, t))
         return MEMOI_SWAP_PARTS;
-    return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
+    if (swapped == desc->n_rows) return 0;
+    if (swapped == 0) return 3;
+    return t == last ? 2 : 1;
 }
 
 /* Sets the offsets of a pack that begins there. */

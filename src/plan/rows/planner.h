@@ -305,7 +305,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - (swap->n_places > 1 ? 0 : 2);
+    p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
+    if (swap->n_layers < 2) p->n_moved = 0;
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = 0x9e3779b97f4a7c15u;
     p->enough_s = HUGE_VAL;

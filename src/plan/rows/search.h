@@ -163,15 +163,15 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
      * more layers would spill. */
     for (int is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
+        int64_t tiles = ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
         const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
         const double left =
             capacity - (is_host ? (double)score->sizes.host_bytes : score->device_bytes);
-        const int64_t tiles = of_tiles  ? (is_host ? pick.n_layers : 1)
-                              : is_host ? memob_max(pick.next, 0) - memob_max(pick.cell, 0)
-                                        : ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
-        const double each =
-            (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
-            (double)tiles;
+        double each;
+        if (is_host) tiles = memob_max(pick.next, 0) - memob_max(pick.cell, 0);
+        if (of_tiles) tiles = is_host ? pick.n_layers : 1;
+        each = (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
+               (double)tiles;
         if (!(capacity > 0)) continue;
         if (each > 0) most = fmin(most, floor(left / each));
         if (each < 0) least = fmax(least, ceil(left / each));
@@ -198,7 +198,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;
-        memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
+        const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
+        memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
@@ -305,10 +306,12 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
 MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     for (int way = 1; way >= 0; way--) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
-        for (int64_t i = 0; i < p->n_cells; i++)
-            p->trial.cells[i] = memoi_rule_recomputes((memo_tensor_rule)p->rules[i]) ? 0
-                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way         ? p->n_tiles
-                                                                             : MEMO_ROWS_KEPT;
+        for (int64_t i = 0; i < p->n_cells; i++) {
+            int64_t cell = MEMO_ROWS_KEPT;
+            if (p->rules[i] == MEMO_TENSOR_SWAPPED && !way) cell = p->n_tiles;
+            if (memoi_rule_recomputes((memo_tensor_rule)p->rules[i])) cell = 0;
+            p->trial.cells[i] = cell;
+        }
         (void)memoi_rows_try(p);
     }
     if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;

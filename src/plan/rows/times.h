@@ -51,10 +51,9 @@ typedef struct memoi_rows_clock {
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
     const memo_swap_plan_desc* desc = c->desc;
-    const double rate = is_file
-                            ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
-                            : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
-    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
+    const double rates[2][2] = {{desc->to_host_bytes_per_s, desc->to_device_bytes_per_s},
+                                {desc->to_file_bytes_per_s, desc->from_file_bytes_per_s}};
+    const double bytes_s = memoi_rows_over((double)n_bytes, rates[is_file != 0][is_back != 0]);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[which - 1] += bytes_s;

@@ -26,6 +26,7 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
 /* What a plan holds of a ROUTED tensor, whatever the routing. */
 MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
     const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const char* others = moves ? ", the others move" : ", the others are recomputed";
     int64_t n_kept = 0, n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         n += memob_layer_has(desc, layer, t);
@@ -35,10 +36,7 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         text, "routed    %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
         desc->tensors[t].name,
         (long long)(n_kept == n ? desc->routed_rows_all : n_kept * memob_swap_routed_rows(desc, t)),
-        (long long)desc->routed_rows_all,
-        n_kept == n ? ""
-        : moves     ? ", the others move"
-                    : ", the others are recomputed",
+        (long long)desc->routed_rows_all, n_kept == n ? "" : others,
         (long long)desc->routed_rows_layer);
 }
 

@@ -238,12 +238,12 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
+    if (!desc->states ||
+        !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update)) {
+        const char* field = desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update";
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             !desc->states                         ? "states"
-                             : desc->update_on == MEMO_UPDATE_HOST ? "update_host"
-                                                                   : "update",
-                             (int)desc->n_states);
+                             desc->states ? field : "states", (int)desc->n_states);
+    }
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
@@ -296,8 +296,8 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
             const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
-            if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
-                continue;
+            const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
+            if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
             for (int64_t layer = 0; layer < n_layers; layer++)
                 if ((layer + 1) * count / n_layers > layer * count / n_layers &&
                     (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */

@@ -238,17 +238,16 @@ MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, in
 MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                         const char* why) {
     const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    if (!why)
-        why =
-            !memoi_inspector_hashes(s, step, t)[row]
-                ? "recompute writes it, but the forward had not when the layer ended; give layers "
-                  "that lack it another kind, or compute on compute_stream"
-            : s->checker.found[0].n_poisoned == row_bytes
-                ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
-                  "tensor that it is computed with, or declare it SWAPPED"
-                : "recompute gives it other bytes than the forward; it must compute the same rows "
-                  "by the same operations, or tile_rows is too small, or the table has another "
-                  "order; if no tensor before it gives it, declare it SWAPPED";
+    if (!why && !memoi_inspector_hashes(s, step, t)[row])
+        why = "recompute writes it, but the forward had not when the layer ended; give layers that "
+              "lack it another kind, or compute on compute_stream";
+    else if (!why && s->checker.found[0].n_poisoned == row_bytes)
+        why = "recompute did not write it; recompute it, set `with` to 1 + the index of the tensor "
+              "that it is computed with, or declare it SWAPPED";
+    else if (!why)
+        why = "recompute gives it other bytes than the forward; it must compute the same rows by "
+              "the same operations, or tile_rows is too small, or the table has another order; if "
+              "no tensor before it gives it, declare it SWAPPED";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,

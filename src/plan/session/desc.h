@@ -20,10 +20,9 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
     if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
     if (layer < 0 || layer >= n) return -1;
-    return pass == MEMO_PASS_FORWARD    ? layer
-           : pass == MEMO_PASS_BACKWARD ? 2 * n - layer
-           : pass == MEMO_PASS_WEIGHTS  ? 3 * n - layer
-                                        : -1;
+    if (pass == MEMO_PASS_FORWARD) return layer;
+    if (pass == MEMO_PASS_BACKWARD) return 2 * n - layer;
+    return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
 }
 
 /* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
@@ -73,7 +72,8 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
     const memo_pass pass = turn->pass;
     const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
     const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
+    const int32_t neighbor = is_backward ? c + 1 : c - 1;
+    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : neighbor;
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
     const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
     char fault[160] = "";
@@ -547,7 +547,12 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     const int32_t step = turn - plan->n_order;
     int32_t t;
     memset(line, 0, sizeof *line);
-    line->of = i == 0 ? 0 : i <= n ? 1 : turn < 0 ? 3 : step < 0 ? 4 : 2;
+    if (i > 0 && i <= n)
+        line->of = 1;
+    else if (i > n && turn < 0)
+        line->of = 3;
+    else if (i > n)
+        line->of = step < 0 ? 4 : 2;
 
     if (line->of == 0) {
         line->record.word = "shape";

@@ -89,6 +89,8 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
                                       int64_t budget_bytes, int64_t needed_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
+    const char* smaller = is_sliced ? "lower n_rows or slice_rows" : "lower n_rows";
     char policy[64], bytes[4][32], rest[160] = "";
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
@@ -107,12 +109,7 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
              "%s%s",
              memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
              memoi_session_tiers[tier], (long long)needed_bytes,
-             tier        ? "device_bytes, or "
-             : is_sliced ? "lower n_rows or slice_rows"
-                         : "lower n_rows",
-             !tier                   ? ""
-             : desc->spill_directory ? "lower n_rows"
-                                     : "set spill_directory");
+             tier ? "device_bytes, or " : smaller, tier ? spilling : "");
 }
 
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
@@ -170,11 +167,11 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = planned                                     ? planned->rows[i]
-                  : recomputes && memoi_rule_recomputes(rule) ? 0
-                  : swaps && rule == MEMO_TENSOR_ROUTED_ROWS  ? 0
-                  : swaps && rule != MEMO_TENSOR_KEPT         ? swap->n_rows
-                                                              : MEMO_ROWS_KEPT;
+        rows[i] = MEMO_ROWS_KEPT;
+        if (swaps && rule != MEMO_TENSOR_KEPT)
+            rows[i] = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : swap->n_rows;
+        if (recomputes && memoi_rule_recomputes(rule)) rows[i] = 0;
+        if (planned) rows[i] = planned->rows[i];
     }
 
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
@@ -245,9 +242,8 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
     const memoi_step_plan* own = memoi_session_own(s);
     const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
-    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass
-                           : k               ? MEMO_PASS_BACKWARD
-                                             : MEMO_PASS_FORWARD;
+    const memo_pass plain = k ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass : plain;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++) {
         const int32_t kind = memob_layer_kind(s->steps, step);
@@ -410,9 +406,8 @@ typedef struct memoi_session_best {
  * recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order           ? s->steps->n_order / 2 / plan->n_chunks
-                              : s->desc.micro_batches ? s->desc.micro_batches
-                                                      : 1;
+    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
+                                            : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
@@ -688,9 +683,9 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 /* May the update run then? */
 MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
-    return at == MEMO_UPDATE_DEFERRED ? may & MEMO_MAY_DEFER
-           : at == MEMO_UPDATE_FUSED  ? may & MEMO_MAY_FUSE
-                                      : !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
+    if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
+    if (at == MEMO_UPDATE_FUSED) return may & MEMO_MAY_FUSE;
+    return !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 
 /* The first of equal steps is chosen: a fused update copies least. */

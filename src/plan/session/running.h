@@ -160,10 +160,11 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
     const int placing = memoi_session_placing(s, &s->buffers[buffer]);
-    const int32_t place = placing == MEMOI_PLACE_SHAPE ? 0
-                          : placing == MEMOI_PLACE_WEIGHTS
-                              ? memoi_session_own(s)->weight_places[s->next_turn]
-                              : s->first_step / s->n_turn_steps;
+    int32_t place = 0;
+    if (placing == MEMOI_PLACE_WEIGHTS)
+        place = memoi_session_own(s)->weight_places[s->next_turn];
+    else if (placing != MEMOI_PLACE_SHAPE)
+        place = s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
@@ -186,6 +187,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
+    int32_t last_layer;
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
@@ -197,11 +199,16 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         address = memoi_session_placed(s, buffer, 0);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
-    now = !s->is_running                                  ? MEMO_PASS_AFTER
-          : memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)   ? MEMO_PASS_WEIGHTS
-          : s->n_passed < s->n_turn_steps                 ? MEMO_PASS_FORWARD
-          : s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
-                                                          : MEMO_PASS_BETWEEN;
+    last_layer = b->first_layer < 0 ? -1 : b->last_layer;
+    if (!s->is_running)
+        now = MEMO_PASS_AFTER;
+    else if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS))
+        now = MEMO_PASS_WEIGHTS;
+    else if (s->n_passed < s->n_turn_steps)
+        now = MEMO_PASS_FORWARD;
+    else
+        now =
+            s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         memoi_session_is_of_shape(b)
@@ -217,7 +224,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                                                : b->first_layer),
         b->first_layer < 0 && !memoi_session_is_kept(b)
             ? "that layer"
-            : memoi_session_when(text[2], b->last, b->first_layer < 0 ? -1 : b->last_layer),
+            : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
@@ -281,10 +288,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
-        const int32_t at = is_of_layer ? MEMO_EACH_SLICE_OF(b->first_layer)
-                           : is_each   ? layer
-                           : is_end    ? b->last_layer
-                                       : b->first_layer;
+        int32_t at = is_end ? b->last_layer : b->first_layer;
+        if (is_each) at = layer;
+        if (is_of_layer) at = MEMO_EACH_SLICE_OF(b->first_layer);
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
@@ -529,9 +535,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
 /* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
  * lacks. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    return s->steps->order           ? s->batch.turn.pass
-           : visit < s->n_turn_steps ? MEMO_PASS_FORWARD
-                                     : MEMO_PASS_BACKWARD;
+    if (s->steps->order) return s->batch.turn.pass;
+    return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
 }
 MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
@@ -713,9 +718,12 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
             if (has_loss && is_backward) desc->loss(desc->user, s);
-            (is_forward    ? desc->forward
-             : is_backward ? desc->backward
-                           : desc->weights)(desc->user, s, layer);
+            if (is_forward)
+                desc->forward(desc->user, s, layer);
+            else if (is_backward)
+                desc->backward(desc->user, s, layer);
+            else
+                desc->weights(desc->user, s, layer);
             if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
         }
         memoi_session_layer_end(s, layer, pass);

@@ -59,9 +59,8 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 }
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    return s->n_turn_steps * (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)    ? 2
-                              : memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? 1
-                                                                             : 0);
+    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return 2 * s->n_turn_steps;
+    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }

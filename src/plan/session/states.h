@@ -52,8 +52,9 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
     const int on_host = pass == MEMOB_UPDATE && s->states->updates;
+    const uint32_t ended = is_end ? s->states->gradients : 0;
     const uint32_t visited =
-        of->has & (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+        of->has & (on_host ? s->states->updated | ended
                            : ~of->streamed | memob_states_needs(s->states, pass, layer));
     const char* why = NULL;
     int32_t blamed = 0, is_due = 0, is_changed = 0;
@@ -124,9 +125,9 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 /* The trainer updates a layer on the device. */
 MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
-    const int32_t span = layer == 0                 ? (int32_t)MEMOI_SPAN_UPDATE_FIRST
-                         : layer > s->desc.n_layers ? (int32_t)MEMOI_SPAN_UPDATE_LAST
-                                                    : (int32_t)MEMOI_SPAN_UPDATE;
+    int32_t span = MEMOI_SPAN_UPDATE;
+    if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
+    if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
     if (s->error.status) return;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);

@@ -558,6 +558,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    int32_t n_timed;
     memo_session_desc first;
     memo_profile* profiles = NULL;
     memo_step_plan* plan = NULL;
@@ -592,13 +593,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
                                        : memoi_timing_plan_first(desc, &plan, error);
     }
-    if (!status)
-        status = memoi_timing_open_first(desc, plan,
-                                         has_files || desc->timed_steps < 0 ? 0
-                                         : desc->timed_steps                ? desc->timed_steps
-                                         : needs_times                      ? 4
-                                                                            : 0,
-                                         session, error);
+    n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
+    if (has_files || n_timed < 0) n_timed = 0;
+    if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
 
     /* What a file says is known at once. */
     if (!status && has_files) {

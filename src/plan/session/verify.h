@@ -9,7 +9,7 @@
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
     const int64_t most = (int64_t)1 << 20;
-    memo_status status = MEMO_STATUS_OK, freed;
+    memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
     void* pinned = NULL;
     if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
     for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
@@ -30,7 +30,7 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
         }
     }
 
-    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
+    if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
     return status ? status : freed;
 }
 
@@ -85,7 +85,8 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
     if (type == MEMO_TYPE_F16) {
         const int exponent = half >> 10 & 31;
         number = ldexp((half & 1023) + (exponent ? 1024 : 0), exponent + !exponent - 25);
-        return exponent == 31 ? (double)NAN : half >> 15 ? -number : number;
+        if (exponent == 31) return (double)NAN;
+        return half >> 15 ? -number : number;
     }
     word = (uint32_t)half << 16;
     if (type == MEMO_TYPE_F32) memcpy(&word, bytes, sizeof word);
