@@ -853,8 +853,8 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * address, moves rows to pinned host memory while the device computes, and brings them back in time
  * (MEMO paper, section 4.1).  The trainer recomputes the other rows before the backward.
  *
- *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
- *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
+ *     memo_item tensors[] = {MEMO_ITEM("input", 2 * h, MEMO_MOVE),
+ *                            MEMO_ITEM("gelu", 8 * h, MEMO_ROWS)};
  *     memo_swap_desc desc = {0};
  *     desc.device = device;  desc.compute_stream = stream;
  *     desc.tensors = tensors;  desc.n_tensors = 2;
@@ -914,19 +914,19 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
  * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
  * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first.  Tensors are of a slice, except with these rules:
+ * last step to the first.  Tensors are of a slice, except with these scopes:
  *
  *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
  *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
  *           leave with their slice, and stay on the device until the layer two later needs the
  *           region.  In the backward slice s no longer needs the rows of later slices; the rows of
  *           slice s make room for the layer two before.  These rows never spill.
- *   HANDED  two places of a slice, of even and odd steps.  A step finds there what the layer before
+ *   EDGE    two places of a slice, of even and odd steps.  A step finds there what the layer before
  *           left for the slice, and updates the rows.  In the first layer the trainer writes them.
  *           In the backward the last layer finds the output there, for the loss; other layers find
  *           the gradient.  Between two layers the rows wait on the host, as do the last outputs.
- *   INPUT   The host stores the rows once: the rows that HANDED leaves come back as INPUT.  If
- *           layers spill, INPUT is stored like SWAPPED.
+ *   INPUT   The host stores the rows once: the rows that EDGE leaves come back as INPUT.  If
+ *           layers spill, INPUT is stored like other rows.
  *   CARRIED row_bytes of each step, however few rows the step computes.  The forward copies the
  *           state there with which the slice begins; the backward finds this copy.  The state, and
  *           in the backward the gradient, pass from slice to slice in a buffer of the trainer.
@@ -934,18 +934,18 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
  * each layer that keeps a LAYER tensor + 2 T if some layers do not (T if these are all even or all
- * odd) + 2 R for a HANDED tensor, times row_bytes.  Host memory is the sum over steps + T for each
- * layer but the last two of a LAYER tensor + T for a HANDED tensor.  Beside the four waits:
+ * odd) + 2 R for an EDGE tensor, times row_bytes.  Host memory is the sum over steps + T for each
+ * layer but the last two of a LAYER tensor + T for an EDGE tensor.  Beside the four waits:
  *
- *   forward_begin(i)   compute    waits for  HANDED rows of i on the device, after the first layer
- *                                            (in it: HANDED rows of i-2 on the host);
+ *   forward_begin(i)   compute    waits for  EDGE rows of i on the device, after the first layer
+ *                                            (in it: EDGE rows of i-2 on the host);
  *                                            in slice 0, LAYER rows of two layers before on the
- *                                            host, unless HANDED or other waits imply it
- *   forward_end(i)     to device  waits for  HANDED rows of i on the host
- *   backward_begin(i)  compute    waits for  HANDED rows of i on the device; in the last slice,
+ *                                            host, unless EDGE or other waits imply it
+ *   forward_end(i)     to device  waits for  EDGE rows of i on the host
+ *   backward_begin(i)  compute    waits for  EDGE rows of i on the device; in the last slice,
  *                                            LAYER rows on the device
  *   backward_end(i)    to host    waits for  backward of i
- *                      to device  waits for  HANDED rows of i on the host
+ *                      to device  waits for  EDGE rows of i on the host
  *
  * Only one step is open at a time.
  *
@@ -967,18 +967,18 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * its part is not moved.  Device memory is as above, summed over the steps of all places: of each
  * tensor the largest three parts, and n_rows for each step that keeps the tensor.  Host memory is
  * the sum over moved steps.  Some waits may be redundant.  One step is open at a time.  Slices,
- * ROUTED tensors and a file do not work with an order.
+ * LATE_ROWS and a file do not work with an order.
  *
  * Rows known late.  How many rows the experts of a layer get is known only when its forward has
- * routed them: then the trainer calls memo_swap_set_routed.  Tensors of rule ROUTED and ROUTED_ROWS
- * have that many rows in that step, at most W = routed_rows_layer, in all steps together at most
+ * routed them: then the trainer calls memo_swap_set_routed.  Items with LATE_ROWS have that many
+ * rows in that step, at most W = routed_rows_layer, in all steps together at most
  * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
  * device the tensor has a stack for these k A / n rows, and behind the stack a scratch of W rows.
  *
  * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
- * the scratch are the surplus, except in the last step.  The surplus of ROUTED tensors moves to the
- * host and comes back; the surplus of ROUTED_ROWS tensors is recomputed.  So steps with more rows
- * than A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
+ * the scratch are the surplus, except in the last step.  The surplus of a MOVE item moves to the
+ * host and comes back; the surplus of a ROWS item is recomputed.  So steps with more rows than
+ * A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
  * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the tensor,
  * whichever they are.  The surplus never spills, and one layer is open at a time.  If there is a
  * surplus, these waits come beside the others ("next" among the steps with such tensors):
@@ -1008,39 +1008,54 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
  * from the missing rows; other devices skip that work. */
 
-/* What may be done with a tensor's rows.  A planner may also keep the whole tensor in a layer. */
-typedef enum memo_tensor_rule {
-    MEMO_TENSOR_ROWS = 0, /* a fraction alpha of the rows is swapped, the others are recomputed */
-    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For
-                             tensors that are expensive to recompute (attention), or whose rows
-                             are not tokens */
-    MEMO_TENSOR_SWAPPED,  /* all rows are swapped: it cannot be recomputed */
-    MEMO_TENSOR_KEPT,     /* stays on the device in every layer */
-    /* For slices.  Without them LAYER and INPUT are SWAPPED, and HANDED lies at one address in all
-     * layers and is never moved. */
-    MEMO_TENSOR_LAYER,   /* later slices of the layer read its rows: keys and values */
-    MEMO_TENSOR_HANDED,  /* each layer updates it in place: the hidden state; in the backward, its
-                           gradient.  At most one */
-    MEMO_TENSOR_INPUT,   /* the bytes of HANDED when the layer's forward begins, which the trainer
-                           copies; then like SWAPPED.  At most one */
-    MEMO_TENSOR_CARRIED, /* the state of a recurrence when the slice begins, which the trainer
-                            copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
-    MEMO_TENSOR_ROUTED,  /* rows that an expert gets, see Rows known late; all such tensors have the
-                            same kinds */
-    MEMO_TENSOR_ROUTED_ROWS,  /* likewise; the surplus is recomputed */
-    MEMO_TENSOR_LAYER_OR_ROWS /* of sessions (memo_plan.h): LAYER with slices, else ROWS */
-} memo_tensor_rule;
+/* How the rows of an item may leave the device, and come back.  A planner may also keep the rows in
+ * any layer. */
+enum {
+    MEMO_KEEP = 0, /* they stay on the device in every layer */
+    MEMO_MOVE,     /* all rows are swapped: they cannot be recomputed */
+    MEMO_ROWS,     /* a fraction alpha of the rows is swapped, the others are recomputed */
+    MEMO_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For items that
+                      are expensive to recompute (attention), or whose rows are not tokens */
+    MEMO_WITH      /* as the last item before it that is not WITH, whose recomputation also makes
+                      this item (a norm its rstd, attention its LSE): both have the same rows */
+};
 
-/* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
- * WHOLE, SWAPPED or KEPT, and n_rows * row_bytes must be its size. */
-typedef struct memo_tensor {
+/* Whose the rows are, see Slices. */
+enum {
+    MEMO_SLICE = 0, /* of a layer's slice; without slices of the layer */
+    MEMO_LAYER,     /* later slices of the layer read them: keys and values.  ROWS and WHOLE are
+                       recomputed only if there is one slice */
+    MEMO_EDGE,      /* handed on: each layer updates the rows in place.  The hidden state; in the
+                       backward, its gradient.  MOVE, and at most one.  Without slices it lies at
+                       one address in all layers and does not move */
+    MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
+                       MOVE or KEEP, and at most one */
+    MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
+                       MOVE or KEEP.  row_bytes counts the bytes of a slice */
+};
+
+/* Bits of memo_item.is. */
+enum {
+    MEMO_LATE_ROWS = 1 /* as many rows as the trainer says, see Rows known late */
+};
+
+/* Bytes that the forward of a layer leaves for its backward: a skeletal tensor.  If its rows are
+ * not tokens, as in (3, B, NH, T, HS), it must be WHOLE, MOVE or KEEP, and n_rows * row_bytes must
+ * be its size. */
+typedef struct memo_item {
     const char* name;  /* no blanks */
-    int64_t row_bytes; /* 0: the tensor is absent; CARRIED: of all rows together */
-    memo_tensor_rule rule;
-    /* 1 + index of the tensor whose recomputation also produces this one (a norm its rstd,
-     * attention its LSE); both then have the same rows, by the rule of that tensor.  0: none. */
-    int32_t with;
-} memo_tensor;
+    int64_t row_bytes; /* 0: the item is absent; CARRIED: of all rows together */
+    int32_t away;      /* KEEP, MOVE, ROWS, WHOLE or WITH */
+    int32_t scope;     /* SLICE, LAYER, EDGE, INPUT or CARRIED; of WITH: 0 */
+    /* 0, or LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all such items have the
+     * same kinds. */
+    int32_t is;
+} memo_item;
+
+/* An item of its first two to five fields.  No compiler warns of the missing fields. */
+#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0)
+#define MEMOI_ITEM(name, row_bytes, away, scope, is, ...)                                          \
+    { name, row_bytes, away, scope, is }
 
 #define MEMO_ROWS_KEPT (-1) /* in a table of rows: the layer keeps the tensor */
 
@@ -1051,12 +1066,12 @@ typedef struct memo_swap_desc {
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    const memo_tensor* tensors; /* copied */
+    const memo_item* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;   /* with slices: steps, n_slices for each layer */
     int32_t n_slices;   /* of a layer; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
-    int64_t routed_rows_layer, routed_rows_all; /* most rows of ROUTED tensors in a step, in all */
+    int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
     const int32_t* order;
@@ -1125,7 +1140,7 @@ MEMO_API void memo_swap_destroy(memo_swap* swap);
 
 /* Sets the rows of the next micro-batches, at most desc->n_rows (with slices: layer_rows): only
  * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
- * and end for them too.  is_forward_only: no backward follows, and only HANDED rows are moved.
+ * and end for them too.  is_forward_only: no backward follows, and only EDGE rows are moved.
  * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
 MEMO_TRY memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                         memo_error* error);
@@ -1137,7 +1152,7 @@ MEMO_TRY memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, mem
 MEMO_TRY memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* Sets the rows of ROUTED and ROUTED_ROWS tensors in the step whose forward is open, at most once
+/* Sets the rows of LATE_ROWS in the step whose forward is open, at most once
  * and before their addresses are used; without this call there are none.  One layer may be open.
  * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
  * INVALID_STATE. */
@@ -1149,7 +1164,7 @@ MEMO_TRY memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_
 MEMO_TRY memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
- * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
+ * LATE_ROWS in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
  * layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer.  If no
@@ -8125,7 +8140,7 @@ typedef struct memob_swap_place {
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
                             of it */
     int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
-    /* ROUTED: the moved rows are the surplus; host_offset is in all of host memory. */
+    /* LATE_ROWS: the moved rows are the surplus; host_offset is in all of host memory. */
     int32_t is_routed, is_recomputed, is_followed; /* 1: by another step with the tensor */
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
@@ -8134,7 +8149,7 @@ typedef struct memob_swap_place {
 typedef struct memob_swap_turn {
     int64_t host_begin;    /* of its part of host memory, unless layers share places there */
     int64_t routed_bytes;  /* of the surplus that moves */
-    int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
+    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
 } memob_swap_turn;
 
 /* The forward or the backward of a step. */
@@ -8147,7 +8162,7 @@ typedef struct memob_swap_visit {
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
     int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t uses_routed; /* tensors with LATE_ROWS */
     int32_t returns;     /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
@@ -8187,10 +8202,10 @@ typedef struct memob_swap_placement {
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer */
     int64_t slice_rows, tile_rows;
-    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
-    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
-    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
+    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
+    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -8202,10 +8217,14 @@ MEMOI const char* memoi_swap_desc_name(const memo_swap_desc* desc) {
 
 /* --- the table of rows --- */
 
-/* The rule of tensor t, or of the tensor whose recomputation produces it. */
-MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
-    return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
+/* The item whose recomputation makes item t: the last before it that is not WITH, or t itself. */
+MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
+    while (t > 0 && items[t].away == MEMO_WITH) t--;
+    return t;
 }
+
+/* 1: recomputation makes the rows, or some of them. */
+MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
@@ -8229,22 +8248,34 @@ MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
     return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
 }
 
+/* SLICE to CARRIED: of the leader of item t. */
+MEMOI int32_t memob_item_scope(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensors[memob_item_leader(desc->tensors, t)].scope;
+}
+
 /* 1: there are slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
-    return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
+    return desc->n_slices > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
+}
+
+/* KEEP to WHOLE: what item t does, or what its leader does. */
+MEMOI int32_t memob_item_away(const memo_swap_desc* desc, int32_t t) {
+    const int32_t away = desc->tensors[memob_item_leader(desc->tensors, t)].away;
+    return memob_is_recomputed(away) && memob_swap_is_layer(desc, t) ? MEMO_MOVE : away;
 }
 
 /* 1: how many rows tensor t has is known late. */
 MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensors[t].row_bytes && memob_tensor_rule(desc->tensors, t) >= MEMO_TENSOR_ROUTED;
+    return desc->tensors[t].row_bytes &&
+           desc->tensors[memob_item_leader(desc->tensors, t)].is == MEMO_LATE_ROWS;
 }
 
 /* Rows of row_bytes that a step has of tensor t, at most.  A CARRIED tensor is one row, as if it
  * were of the slice's first token: slices without tokens have none. */
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
-    const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
-    if (rule == MEMO_TENSOR_CARRIED) return 1;
-    return rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer : desc->n_rows;
+    const memo_item* item = &desc->tensors[memob_item_leader(desc->tensors, t)];
+    if (item->scope == MEMO_CARRIED) return 1;
+    return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
 /* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
@@ -8283,14 +8314,14 @@ MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
     const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
-    if (desc->tensors[t].with) return 0;
+    if (desc->tensors[t].away == MEMO_WITH) return 0;
     if (memob_tensor_is_routed(desc, t))
         return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
     return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
-MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
+MEMOI const char* memob_tensor_name(const memo_item* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
 
@@ -8320,16 +8351,16 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
 }
 
 /* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT, as if a
- * tensor that it lacks, and a HANDED one, were kept with 0 bytes. */
+ * tensor that it lacks, and an EDGE, were kept with 0 bytes. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (!memob_layer_has(desc, layer, t)) return MEMO_ROWS_KEPT;
-    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED) return MEMO_ROWS_KEPT;
+    if (desc->tensors[t].scope == MEMO_EDGE) return MEMO_ROWS_KEPT;
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
-    switch (memob_tensor_rule(desc->tensors, t)) {
-    case MEMO_TENSOR_ROWS:
+    switch (memob_item_away(desc, t)) {
+    case MEMO_KEEP: return MEMO_ROWS_KEPT;
+    case MEMO_ROWS:
+        if (memob_tensor_is_routed(desc, t)) return 0;
         return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
-    case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
-    case MEMO_TENSOR_ROUTED_ROWS: return 0;
     default: return desc->n_rows;
     }
 }
@@ -8340,19 +8371,24 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
-/* Returns why a tensor's rule forbids to swap so many of its rows; NULL: it does not. */
-MEMOI const char* memoi_swap_rule_fault(memo_tensor_rule rule, int64_t swapped, int64_t n_rows) {
-    switch (rule) {
-    case MEMO_TENSOR_ROWS: return NULL;
-    case MEMO_TENSOR_WHOLE:
-        return swapped > 0 && swapped < n_rows ? "is whole by its rule; swap all rows or none"
-                                               : NULL;
-    case MEMO_TENSOR_KEPT: return "must be MEMO_ROWS_KEPT by its rule";
-    case MEMO_TENSOR_ROUTED_ROWS:
-        return swapped ? "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid" : NULL;
+/* Returns why item t may not swap so many of its rows; NULL: it may. */
+MEMOI const char* memoi_swap_away_fault(const memo_swap_desc* desc, int32_t t, int64_t swapped) {
+    switch (memob_item_away(desc, t)) {
+    case MEMO_KEEP: return "is MEMO_KEEP; MEMO_ROWS_KEPT is valid";
+    case MEMO_ROWS:
+        return swapped && memob_tensor_is_routed(desc, t)
+                   ? "is MEMO_ROWS, known late; 0 and MEMO_ROWS_KEPT are valid"
+                   : NULL;
+    case MEMO_WHOLE:
+        return swapped > 0 && swapped < desc->n_rows ? "is MEMO_WHOLE; swap all rows or none"
+                                                     : NULL;
     default:
-        return swapped < n_rows ? "cannot be recomputed by its rule; swap all rows or keep them"
-                                : NULL;
+        if (swapped == desc->n_rows) return NULL;
+        return memob_swap_is_layer(desc, t)
+                   ? "is of all slices of the layer, so it is not recomputed; swap all rows or "
+                     "keep "
+                     "them"
+                   : "is MEMO_MOVE, so it cannot be recomputed; swap all rows or keep them";
     }
 }
 
@@ -8374,17 +8410,17 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int32_t with = desc->tensors[t].with;
+    const int32_t leader = memob_item_leader(desc->tensors, t);
     const char* why = NULL;
     if (swapped != MEMO_ROWS_KEPT) {
         why = memoi_swap_tiles_fault(desc, layer, swapped);
-        if (!why) why = memoi_swap_rule_fault(memob_tensor_rule(desc->tensors, t), swapped, n);
+        if (!why) why = memoi_swap_away_fault(desc, t, swapped);
     }
-    if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
+    if (!why && memoi_swap_cell(desc, layer, leader) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
         memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
-        why = "is of the layer by its rule; swap or keep it in all slices of the layer";
+        why = "is MEMO_LAYER; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
     return MEMOI_INVALID(desc,
@@ -8393,91 +8429,103 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                          (long long)swapped, (long long)n, (long long)tile);
 }
 
-/* *which: the HANDED or INPUT tensor before t, or -1; becomes t. */
-MEMOI memo_status memoi_swap_check_only(const memo_swap_desc* desc, int32_t t, int32_t* which,
-                                        memo_error* error) {
-    const memo_tensor* tensor = &desc->tensors[t];
-    if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
-        return MEMOI_INVALID(
-            desc,
-            "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
-            "give it no `with` and no kinds, and other tensors another rule",
-            (int)t, memob_tensor_name(tensor));
-    *which = t;
-    return MEMO_STATUS_OK;
+/* The choices of an item that do not work together; NULL: they do. */
+MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
+    const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
+    if (item->away < MEMO_KEEP || item->away > MEMO_WITH)
+        return "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are "
+               "valid";
+    if (item->scope < MEMO_SLICE || item->scope > MEMO_CARRIED)
+        return "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED "
+               "are valid";
+    if (item->is != 0 && item->is != MEMO_LATE_ROWS)
+        return "is: invalid; 0 and MEMO_LATE_ROWS are valid";
+    if (item->away == MEMO_WITH && (item->scope || item->is))
+        return "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works";
+    if (item->scope == MEMO_EDGE && item->away != MEMO_MOVE)
+        return "a MEMO_EDGE is handed on; MEMO_MOVE works";
+    if ((item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves)
+        return "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work";
+    if (item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)))
+        return "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE";
+    return NULL;
 }
 
-/* other: a ROUTED tensor, or t; its kinds are those of t. */
+/* What is made with another has its layers and its number of rows.  NULL: it has. */
+MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
+    const int32_t leader = memob_item_leader(desc->tensors, t);
+    const memo_item* item = &desc->tensors[leader];
+    if (desc->tensors[t].away != MEMO_WITH) return NULL;
+    if (leader == t) return "MEMO_WITH needs an item before it that is made with it";
+    if ((!item->row_bytes && desc->tensors[t].row_bytes) ||
+        memob_tensor_kinds(desc, leader) != memob_tensor_kinds(desc, t))
+        return "MEMO_WITH needs an item before it that has bytes and the same kinds";
+    if (item->is || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
+        return "the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS before it is made alone; MEMO_MOVE and "
+               "MEMO_KEEP work";
+    return NULL;
+}
+
+/* *which: the EDGE or INPUT before t, or -1; becomes t. */
+MEMOI const char* memoi_swap_only_fault(const memo_swap_desc* desc, int32_t t, int32_t* which) {
+    if (*which >= 0 || memob_tensor_kinds(desc, t))
+        return "MEMO_EDGE and MEMO_INPUT are each of one item of all layers; give it no kinds, and "
+               "other items another scope";
+    *which = t;
+    return NULL;
+}
+
+/* other: an item with late rows, or t; its kinds are those of t. */
 MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t, int32_t other,
                                           memo_error* error) {
-    const memo_tensor* tensor = &desc->tensors[t];
+    const memo_item* item = &desc->tensors[t];
     if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
-        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / tensor->row_bytes &&
+        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / item->row_bytes &&
         memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
         return MEMO_STATUS_OK;
     return MEMOI_INVALID(
         desc,
         "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
-        "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
+        "to routed_rows_all rows are valid, and the same kinds for all MEMO_LATE_ROWS",
         (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
-        memob_tensor_name(tensor));
-}
-
-MEMOI memo_status memoi_swap_check_with(const memo_swap_desc* desc, int32_t t, memo_error* error) {
-    const memo_tensor *tensor = &desc->tensors[t], *other;
-    const int32_t with = tensor->with;
-    if (with == 0) return MEMO_STATUS_OK;
-    other = with > 0 && with <= desc->n_tensors ? &desc->tensors[with - 1] : NULL;
-    if (!other || other == tensor || other->with || (!other->row_bytes && tensor->row_bytes) ||
-        memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
-                             "tensor that has bytes, with 0 and the same kinds, is valid",
-                             (int)t, (int)with);
-    if (tensor->rule >= MEMO_TENSOR_CARRIED || other->rule >= MEMO_TENSOR_ROUTED)
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
-                             "rows of their own; 0 would work",
-                             (int)t, memob_tensor_name(tensor), (int)with);
-    return MEMO_STATUS_OK;
+        memob_tensor_name(item));
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t handed = -1, input = -1, routed = -1;
+    int32_t edge = -1, input = -1, late = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const memo_tensor* tensor = &desc->tensors[t];
+        const memo_item* item = &desc->tensors[t];
         memo_status status = MEMO_STATUS_OK;
-        if (tensor->row_bytes < 0)
+        const char* why = memoi_swap_choices_fault(item);
+        if (item->row_bytes < 0)
             return MEMOI_INVALID(
                 desc,
                 "tensors[%d].row_bytes (%s): negative (%lld); 0 means that the tensor is absent",
-                (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
-        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_ROUTED_ROWS)
-            return MEMOI_INVALID(
-                desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
-                (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
+                (int)t, memob_tensor_name(item), (long long)item->row_bytes);
 
-        if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_HANDED)
-            status = memoi_swap_check_only(desc, t, &handed, error);
-        else if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_INPUT)
-            status = memoi_swap_check_only(desc, t, &input, error);
-        else if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
-            status = memoi_swap_check_routed(desc, t, routed < 0 ? t : routed, error);
-            routed = t;
-        }
-        if (!status) status = memoi_swap_check_with(desc, t, error);
+        if (!why && item->row_bytes && item->scope == MEMO_EDGE)
+            why = memoi_swap_only_fault(desc, t, &edge);
+        if (!why && item->row_bytes && item->scope == MEMO_INPUT)
+            why = memoi_swap_only_fault(desc, t, &input);
+        if (!why) why = memoi_swap_with_fault(desc, t);
+        if (why)
+            return MEMOI_INVALID(desc, "tensors[%d] (%s): %s (away %d, scope %d, is %d)", (int)t,
+                                 memob_tensor_name(item), why, (int)item->away, (int)item->scope,
+                                 (int)item->is);
+        if (!item->row_bytes || item->is != MEMO_LATE_ROWS) continue;
+        status = memoi_swap_check_routed(desc, t, late < 0 ? t : late, error);
         if (status) return status;
+        late = t;
     }
 
-    /* INPUT is a copy of HANDED. */
-    if (handed >= 0 && input >= 0 &&
-        desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].row_bytes (%s): %lld, but the HANDED tensor, of which it "
-                             "is a copy, has %lld; give both the same",
-                             (int)input, memob_tensor_name(&desc->tensors[input]),
-                             (long long)desc->tensors[input].row_bytes,
-                             (long long)desc->tensors[handed].row_bytes);
+    /* INPUT is a copy of EDGE. */
+    if (edge >= 0 && input >= 0 && desc->tensors[edge].row_bytes != desc->tensors[input].row_bytes)
+        return MEMOI_INVALID(
+            desc,
+            "tensors[%d].row_bytes (%s): %lld, but the MEMO_EDGE, of which it is a "
+            "copy, has %lld; give both the same",
+            (int)input, memob_tensor_name(&desc->tensors[input]),
+            (long long)desc->tensors[input].row_bytes, (long long)desc->tensors[edge].row_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -8537,7 +8585,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
 
     /* These features assume that backwards come in the reverse order of forwards. */
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
-        if (memob_tensor_is_routed(desc, t)) return "does not work with ROUTED tensors";
+        if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
     if (desc->n_slices > 1) return "does not work with n_slices above 1";
     return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
 }
@@ -8649,7 +8697,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER and HANDED: of all slices */
+    int64_t whole_bytes; /* of all rows; LAYER and EDGE: of all slices */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -8663,7 +8711,7 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* A tensor with rule LAYER: two regions of all its rows, of even and odd layers.  The last layer in
+/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers.  The last layer in
  * each is not moved. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                 int sign, memob_swap_region* region, memob_swap_sum* sums,
@@ -8692,13 +8740,13 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
     }
 }
 
-/* A tensor with rule ROUTED or ROUTED_ROWS: a stack of the kept rows, scratch, and room on the host
+/* A tensor with LATE_ROWS: a stack of the kept rows, scratch, and room on the host
  * for what the stack cannot hold.  Each step may waste an alignment of the stack. */
 MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                  const double* all_s, double call_s, int sign,
                                  memob_swap_region* region, memob_swap_sum* sums,
                                  memob_swap_place* places) {
-    const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int is_moved = memob_item_away(desc, t) == MEMO_MOVE;
     const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
     int64_t waste_bytes, most_rows, most_bytes;
     int32_t n = 0, n_kept = 0, k = 0;
@@ -8793,7 +8841,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     /* The last slice may have fewer rows, but not a smaller state. */
     cut->moved = cut->swapped;
     cut->others = (double)(n - cut->swapped) / (double)n;
-    if (memob_tensor_rule(desc->tensors, t) != MEMO_TENSOR_CARRIED && desc->n_slices > 1 &&
+    if (memob_item_scope(desc, t) != MEMO_CARRIED && desc->n_slices > 1 &&
         (layer + 1) % desc->n_slices == 0) {
         cut->moved =
             is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
@@ -8807,7 +8855,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
 MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
                                  int lost, double recompute_s, int sign, memob_swap_sum* sum) {
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
-    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int is_input = desc->tensors[t].scope == MEMO_INPUT && desc->n_slices > 1;
     const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
 
     /* What is recomputed; of packs memoi_swap_sum_packs decides. */
@@ -8837,7 +8885,7 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
     place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
                            : -cut->own_bytes;
     if (!(lost & MEMOI_SWAP_RETURNS)) return;
-    if (desc->tensors[t].rule == MEMO_TENSOR_INPUT) sum->input_offset = sum->host_bytes;
+    if (desc->tensors[t].scope == MEMO_INPUT) sum->input_offset = sum->host_bytes;
     place->moved_begin = is_odd ? n - cut->swapped : 0;
     place->moved_end = place->moved_begin + cut->moved;
     place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
@@ -8916,7 +8964,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
 }
 
 /* Adds tensor t to the sums of all layers; returns the region of t.  tiles: the tiles that each
- * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  before: NULL, or the tiles that were
+ * layer swaps, or MEMO_ROWS_KEPT; an EDGE has none.  before: NULL, or the tiles that were
  * added to these sums last, of a tensor that all kinds have: the sums change by the difference.
  * all_s: time to recompute all rows of each layer, in addition to call_s; NULL: no time.  order:
  * the visits.  places: of t from layer 0 on, n_tensors apart; NULL: none. */
@@ -8928,14 +8976,14 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
     const int is_layer = memob_swap_is_layer(desc, t);
-    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
     region.whole_bytes =
         memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
                        MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
-    /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
+    /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
      * slices have, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
         const int64_t slice_bytes =
@@ -9150,7 +9198,7 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
 MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
                                    memob_swap_placement* placement) {
     const int is_layer = memob_swap_is_layer(desc, t);
-    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
     int64_t* tiles = placement->tiles;
     memob_swap_place* places = &placement->places[t];
@@ -9199,12 +9247,12 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     placement->handed = placement->input = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const memo_tensor* tensor = &desc->tensors[t];
+        const memo_item* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
         memoi_swap_place_tensor(desc, t, placement);
         if (desc->n_slices <= 1) continue;
-        if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
-        if (tensor->rule != MEMO_TENSOR_HANDED) continue;
+        if (tensor->scope == MEMO_INPUT) placement->input = t;
+        if (tensor->scope != MEMO_EDGE) continue;
         placement->handed = t;
         placement->handed_row_bytes = tensor->row_bytes;
     }
@@ -9389,13 +9437,13 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
- * buffers in the same steps (a class), LAYER rows, the surplus of ROUTED tensors, HANDED rows of a
+ * buffers in the same steps (a class), LAYER rows, the surplus of LATE_ROWS, EDGE rows of a
  * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
  * holds at different times share bytes.
  *
- * 1. A class has a slot for even and one for odd steps; so have HANDED rows.  A slice of LAYER rows
+ * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
- * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
+ * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
  *    layers share places there.
  * 3. With places, the rows of a step are a parcel, of one slot on the host.
  * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
@@ -9414,20 +9462,20 @@ typedef struct memob_swap_items {
     int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
     int32_t* n_copies;  /* (n_items): in which they move */
-    char* may_be_empty; /* (n_items): the surplus of ROUTED tensors */
+    char* may_be_empty; /* (n_items): the surplus of LATE_ROWS */
     int32_t has_places;
-    int64_t n_own; /* slots of the host for rows; behind them: LAYER, ROUTED, HANDED */
+    int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
     memob_arrays arrays;
 } memob_swap_items;
 
-/* The items: of each class all steps, then LAYER and ROUTED rows of all steps, then HANDED rows of
+/* The items: of each class all steps, then LAYER and late rows of all steps, then EDGE rows of
  * each slice. */
 typedef enum memob_swap_item_kind {
     MEMOB_SWAP_ITEM_CLASS = 0,
     MEMOB_SWAP_ITEM_LAYER,
-    MEMOB_SWAP_ITEM_ROUTED,
-    MEMOB_SWAP_ITEM_HANDED
+    MEMOB_SWAP_ITEM_LATE,
+    MEMOB_SWAP_ITEM_EDGE
 } memob_swap_item_kind;
 
 MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
@@ -9435,7 +9483,7 @@ MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, i
     MEMO_ASSERT(item >= 0 && item < it->n_items);
     if (k < 0) return MEMOB_SWAP_ITEM_CLASS;
     if (k == 0) return MEMOB_SWAP_ITEM_LAYER;
-    return k == 1 ? MEMOB_SWAP_ITEM_ROUTED : MEMOB_SWAP_ITEM_HANDED;
+    return k == 1 ? MEMOB_SWAP_ITEM_LATE : MEMOB_SWAP_ITEM_EDGE;
 }
 
 /* Tables of the law. */
@@ -9473,7 +9521,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
     }
 }
 
-/* Slots of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+/* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
     return 2 * it->n_classes + 2 * it->n_slices + 3;
 }
@@ -9546,7 +9594,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
     const int32_t n = p->n_layers;
     int is_routed = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        is_routed |= memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+        is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
     for (int32_t step = 0; step < n && it->input >= 0; step++)
@@ -9563,7 +9611,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_copies[k + n] = sum->n_routed_copies;
     }
 
-    /* What moves is used; LAYER rows, the surplus and HANDED rows may be used without. */
+    /* What moves is used; LAYER rows, the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < it->n_classes * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
@@ -9610,7 +9658,7 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
     it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
-    /* Each visit uses at most one item of each class, of LAYER and HANDED rows and of the surplus;
+    /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
      * once in a layer a visit uses LAYER rows of all slices. */
     it->n_uses_most = p->n_visits * (it->n_classes + 4);
     it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);
@@ -9696,7 +9744,7 @@ struct memo_swap {
     memob_swap_placement placement;
     int64_t n_rows;           /* of this micro-batch */
     int64_t n_rows_most;      /* of any */
-    int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
+    int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
@@ -9975,7 +10023,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     }
 }
 
-/* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
+/* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
                                   memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
@@ -10003,7 +10051,7 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swa
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
         const memob_part* part = &swap->sink.law.parts[op->first_part + k];
-        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
+        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE)
             memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
         else
             memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);

@@ -126,7 +126,7 @@ typedef struct memo_profile_tensor {
 } memo_profile_tensor;
 
 /* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
- * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * way at a time, except those of MEMO_EDGE.  For the file: seconds of a write and of a read,
  * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */
@@ -214,7 +214,7 @@ typedef struct memo_swap_plan_desc {
     double slowdown_s_per_byte[2];
     double copy_s; /* of each copy, in addition to the bytes */
     /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
-     * HANDED rows do. */
+     * EDGE rows do. */
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
@@ -264,8 +264,8 @@ typedef struct memo_swap_plan {
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
  * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
  * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
- * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
- * tensor the profile may be of slices of another size; times are scaled.
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With an EDGE
+ * the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
@@ -285,8 +285,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
  * plans, and opens an arena and a swap engine that fit.
  *
- *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
- *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     static const memo_item tensors[] = {MEMO_ITEM("input", 4 * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
  *     memo_session_desc desc = {0};
  *     desc.tensors = tensors;  desc.n_tensors = 2;
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
@@ -378,7 +378,7 @@ typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
  * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
- * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * of scope LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
  *
@@ -389,7 +389,7 @@ typedef struct memo_session memo_session;
  *         }
  *
  * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
- * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * slice.  Each slice of the last layer finds its output in the EDGE when the backward
  * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
  * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
  * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
@@ -536,7 +536,7 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
  * is open at a time. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
@@ -566,7 +566,7 @@ typedef enum memo_policy {
     MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
     MEMO_POLICY_KEEP,      /* every tensor stays on the device */
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
-    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except MEMO_KEEP */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
     MEMO_POLICY_ROWS       /* memo_session_desc.rows */
 } memo_policy;
@@ -628,7 +628,7 @@ typedef struct memo_session_alternative {
  * no more device memory if possible.  A buffer of the whole session has one address under all. */
 typedef struct memo_shape {
     int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
-    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices EDGE
                                 rows alone are moved */
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
@@ -652,17 +652,17 @@ typedef struct memo_session_desc {
     memo_stream compute_stream;
     int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
 
-    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    const memo_item* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
     int64_t n_rows;        /* tokens of a micro-batch, at most */
     int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
     int64_t tile_rows;     /* 0: 1 */
-    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+    /* Rows of a slice, a multiple of tile_rows: only tensors of scope LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
-     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* The most rows of ROUTED tensors in a layer, and in all layers of a micro-batch together, for
+    /* The most late rows in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
@@ -687,15 +687,15 @@ typedef struct memo_session_desc {
     void (*backward)(void* user, memo_session* session, int32_t layer);
     /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
     void (*weights)(void* user, memo_session* session, int32_t layer);
-    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+    /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
      * likewise.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
-    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
-     * tensors that come earlier in the table.  The function must change nothing else, such as a
+    /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
+     * that come earlier in the table.  The function must change nothing else, such as a
      * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
-     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
+     * no tensor is ROWS or WHOLE.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
@@ -883,7 +883,7 @@ MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const ch
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
-    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
+    int32_t is_forward_only; /* 1: no backward follows, and only EDGE rows are moved */
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
@@ -918,7 +918,7 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
-/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+/* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
  * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
  * declared are an error of the session. */
@@ -932,7 +932,8 @@ MEMO_API void* memo_session_get_address(const memo_session* session, int32_t lay
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
  * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
- * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
+ * with row 0 of the layer, unless the layer is one slice and they are ROWS or WHOLE.  CARRIED and
+ * LATE_ROWS tensors have one address for all rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
@@ -4798,9 +4799,9 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
-/* A HANDED tensor leaves nothing to choose; ROUTED tensors have their own lines. */
+/* An EDGE leaves nothing to choose; late rows have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED &&
+    return desc->tensors[t].row_bytes && desc->tensors[t].scope != MEMO_EDGE &&
            !memob_tensor_is_routed(desc, t);
 }
 
@@ -4812,9 +4813,9 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
     return 1;
 }
 
-/* What a plan holds of a ROUTED tensor, whatever the routing. */
+/* What a plan holds of a tensor with late rows, whatever the routing. */
 MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
-    const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int moves = memob_item_away(desc, t) == MEMO_MOVE;
     const char* others = moves ? ", the others move" : ", the others are recomputed";
     int64_t n_kept = 0, n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
@@ -4886,9 +4887,9 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */
-MEMOI int memoi_rows_are_handed(const memo_tensor* tensors, int32_t n) {
+MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
     int32_t t = 0;
-    while (t < n && tensors[t].rule != MEMO_TENSOR_HANDED) t++;
+    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
     return t < n;
 }
 
@@ -5312,7 +5313,8 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_ABSENT     MEMO_TENSOR_HANDED          /* no bundle has this rule */
+/* Beside KEEP, MOVE, ROWS and WHOLE of a bundle: kept or recomputed (late rows); not there. */
+enum { MEMOI_ROWS_LATE = MEMO_WITH, MEMOI_ROWS_ABSENT };
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -5330,10 +5332,11 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds;     /* of each layer */
-    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
-                           recomputed for another reason; or MEMOI_ROWS_ABSENT */
-    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* kinds; /* of each layer */
+    int32_t*
+        rules;     /* (n_bundles, n_layers): KEEP, MOVE (also if it cannot be recomputed for another
+                           reason), ROWS, WHOLE, MEMOI_ROWS_LATE or MEMOI_ROWS_ABSENT */
+    double* all_s; /* likewise: to recompute all rows; infinite: impossible */
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
@@ -5476,23 +5479,23 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         p->bundle_of[t] = -1;
-        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
-        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) continue; /* nothing to choose */
+        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].away == MEMO_WITH) continue;
+        if (swap->tensors[t].scope == MEMO_EDGE) continue; /* nothing to choose */
         p->bundle_of[t] = p->n_bundles;
         p->bundles[p->n_bundles++].leader = t;
     }
 
     /* Every tensor adds its bytes; the leader alone has the time. */
     for (int32_t t = 0; t < swap->n_tensors; t++) {
-        if (swap->tensors[t].with) p->bundle_of[t] = p->bundle_of[swap->tensors[t].with - 1];
+        p->bundle_of[t] = p->bundle_of[memob_item_leader(swap->tensors, t)];
         if (p->bundle_of[t] >= 0)
             p->bundles[p->bundle_of[t]].row_bytes += swap->tensors[t].row_bytes;
     }
 }
 
 /* 1: the trainer's recompute can compute it. */
-MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
-    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
+MEMOI int memoi_rule_recomputes(int32_t rule) {
+    return memob_is_recomputed(rule) || rule == MEMOI_ROWS_LATE;
 }
 
 /* What each layer may do with each bundle, and the time to recompute all rows. */
@@ -5505,18 +5508,18 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             const int32_t t = p->bundles[b].leader;
             const memo_kind_times* times = memoi_rows_times(p, layer);
             const double* per_row_s = times->recompute_s_per_row;
-            int32_t rule = (int32_t)swap->tensors[t].rule;
+            const int cannot = per_row_s && per_row_s[t] < 0;
+            int32_t rule = memob_item_away(swap, t);
 
-            if (rule == MEMO_TENSOR_ROUTED_ROWS)
-                rule = per_row_s && per_row_s[t] < 0 ? MEMO_TENSOR_KEPT : rule;
-            else if (rule > MEMO_TENSOR_KEPT ||
-                     (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
-                rule = MEMO_TENSOR_SWAPPED;
+            if (memob_is_recomputed(rule)) {
+                const int is_late = memob_tensor_is_routed(swap, t);
+                if (is_late) rule = MEMOI_ROWS_LATE;
+                if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
+            }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
-                               ? HUGE_VAL
-                               : memob_swap_recompute_s(swap, layer, t, times);
-            if (!memoi_rule_recomputes((memo_tensor_rule)p->rules[at])) continue;
+            p->all_s[at] =
+                rule == MEMO_MOVE ? HUGE_VAL : memob_swap_recompute_s(swap, layer, t, times);
+            if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
             p->bundles[b].worth =
                 fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
@@ -5681,7 +5684,7 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const double call_s = p->desc->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
-        const int32_t b = p->bundle_of[t]; /* -1: HANDED, which has no cells */
+        const int32_t b = p->bundle_of[t]; /* -1: EDGE, which has no cells */
         const int64_t first = (int64_t)memob_max(b, 0) * p->n_layers;
         const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
         memob_swap_region region;
@@ -5821,10 +5824,10 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
     const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-    if (cell == MEMO_ROWS_KEPT || rule == MEMO_TENSOR_ROWS) return 1;
-    if (rule == MEMO_TENSOR_KEPT || rule == MEMOI_ROWS_ABSENT) return 0;
-    if (rule == MEMO_TENSOR_ROUTED_ROWS) return cell == 0;
-    return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
+    if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
+    if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
+    if (rule == MEMOI_ROWS_LATE) return cell == 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMO_WHOLE);
 }
 
 /* --- >>row search ---
@@ -6116,10 +6119,10 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
     double n_bytes = 0;
     if (!desc->device_bytes || !desc->host_bytes) return 0;
     for (int32_t b = 0; b < p->n_bundles; b++) {
-        if (desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_CARRIED) continue;
+        if (desc->swap->tensors[p->bundles[b].leader].scope == MEMO_CARRIED) continue;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-            if (rule == MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_KEPT)
+            if (rule == MEMO_MOVE || rule == MEMO_KEEP)
                 n_bytes += (double)p->bundles[b].row_bytes *
                            (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
         }
@@ -6135,8 +6138,8 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++) {
             int64_t cell = MEMO_ROWS_KEPT;
-            if (p->rules[i] == MEMO_TENSOR_SWAPPED && !way) cell = p->n_tiles;
-            if (memoi_rule_recomputes((memo_tensor_rule)p->rules[i])) cell = 0;
+            if (p->rules[i] == MEMO_MOVE && !way) cell = p->n_tiles;
+            if (memoi_rule_recomputes(p->rules[i])) cell = 0;
             p->trial.cells[i] = cell;
         }
         (void)memoi_rows_try(p);
@@ -6466,7 +6469,7 @@ typedef struct memoi_timer {
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
-    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
     memob_arrays arrays; /* layer_kinds, turns and these: */
@@ -6754,8 +6757,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     else if (desc->n_states)
         field = "does not work with states; keep them in memory of the trainer, with n_states 0";
     else if (desc->loss)
-        field =
-            "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
+        field = "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`";
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
     else if (desc->micro_batches)
@@ -6941,7 +6943,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
     if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
-        field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
+        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
     if (desc->device_memory && !desc->device_bytes)
         field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
@@ -6986,8 +6988,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, desc->tensors[t].name, (int)other);
-        if (!desc->recompute && computes && memoi_rule_recomputes(desc->tensors[t].rule))
-            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
+        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
+            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -7103,8 +7105,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
-        if (desc->tensors[i].rule == MEMO_TENSOR_LAYER_OR_ROWS)
-            own->tensors[i].rule = n_slices > 1 ? MEMO_TENSOR_LAYER : MEMO_TENSOR_ROWS;
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (int32_t i = 0; i < n_steps; i++)
@@ -7213,14 +7213,15 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
-        const memo_tensor* tensor = &swap->tensors[t = (int32_t)i - 1];
+        const memo_item* tensor = &swap->tensors[t = (int32_t)i - 1];
         line->record.word = "tensor";
         snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
         memoi_step_plan_add(line, "name", 0, 0, 0);
         line->values[0] = name;
         memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "rule", (int64_t)tensor->rule, 0, INT32_MAX);
-        memoi_step_plan_add(line, "with", tensor->with, 0, INT32_MAX);
+        memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
+        memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
+        memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
         memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
         strcpy((char*)line->cells, tensor->name);
         line->n_same = line->record.n_values;
@@ -7792,9 +7793,8 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
 
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
-    const memo_tensor* tensor = &s->steps->tensors[t];
-    return memoi_rule_recomputes(tensor->rule) && !tensor->with &&
-           memob_layer_has(s->steps, step, t);
+    return s->steps->tensors[t].away != MEMO_WITH &&
+           memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
 }
 
 /* The times of a span; NULL: it is not timed. */
@@ -8283,9 +8283,9 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
     return s->checker.slots + (step & 1) * s->checker.slot_bytes;
 }
 
-/* 0: the layer lacks the tensor, or the tensor is HANDED and need not stay. */
+/* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
-    if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
+    if (s->steps->tensors[t].scope == MEMO_EDGE) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
@@ -8293,7 +8293,7 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
 MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
-    return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+    return memob_item_scope(s->steps, t) == MEMO_CARRIED ? memob_min(n, 1) : n;
 }
 /* Those that it has in a step of this micro-batch. */
 MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
@@ -8499,12 +8499,12 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
               "lack it another kind, or compute on compute_stream";
     else if (!why && s->checker.found[0].n_poisoned == row_bytes)
-        why = "recompute did not write it; recompute it, set `with` to 1 + the index of the tensor "
-              "that it is computed with, or declare it SWAPPED";
+        why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
+              "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
         why = "recompute gives it other bytes than the forward; it must compute the same rows by "
               "the same operations, or tile_rows is too small, or the table has another order; if "
-              "no tensor before it gives it, declare it SWAPPED";
+              "no tensor before it gives it, declare it MEMO_MOVE";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -8540,7 +8540,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
-        const memo_tensor* tensor = &s->steps->tensors[t];
+        const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
         if (memoi_inspector_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
@@ -8560,7 +8560,8 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     }
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
-        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
+                               !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
@@ -8577,7 +8578,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
             return 0;
         }
         if (row == n) continue;
-        if (!is_forward && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
+        if (!is_forward && (!s->spans_s || !is_by_rows))
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (is_forward)
             why = c->n_trained
@@ -8624,7 +8625,7 @@ MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pa
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
 MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
-    return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
+    return memob_item_leader(s->steps->tensors, u) == t && !memob_swap_is_layer(s->steps, u);
 }
 
 /* Copies a slot to the third, or back. */
@@ -8692,9 +8693,9 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        const memo_tensor* tensor = &s->steps->tensors[t];
+        const memo_item* tensor = &s->steps->tensors[t];
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
+        int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
         while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
@@ -8705,7 +8706,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
             (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
             return;
         }
-        if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
+        if (tensor->away == MEMO_WHOLE) continue;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
@@ -8811,7 +8812,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                                int is_needed) {
     memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     const memob_swap_place* place;
-    const memo_tensor* of;
+    const memo_item* of;
     int32_t step;
     if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
         !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
@@ -8878,9 +8879,10 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
         row = 0;
     }
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
-        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int32_t scope = memob_item_scope(s->steps, t), away = memob_item_away(s->steps, t);
         first[t] = memoi_session_find(s, layer, t, 0);
-        if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
+        if (first[t] && scope != MEMO_CARRIED && !memob_tensor_is_routed(s->steps, t) &&
+            (scope != MEMO_LAYER || memob_is_recomputed(away)))
             first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
 }
@@ -9398,7 +9400,9 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t n_rows) {
     const int64_t half = memob_align_up((n_rows + 1) / 2, memob_swap_tile_rows(s->steps));
 
-    return s->steps->tensors[t].rule == MEMO_TENSOR_ROWS ? memob_min(half, n_rows) : n_rows;
+    return s->steps->tensors[t].away == MEMO_ROWS && !memob_tensor_is_routed(s->steps, t)
+               ? memob_min(half, n_rows)
+               : n_rows;
 }
 
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
@@ -9797,28 +9801,30 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     return MEMO_STATUS_OK;
 }
 
+/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
+    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
+    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
+    const int32_t away = memob_item_away(swap, t);
+    if (recomputes && memob_is_recomputed(away)) return 0;
+    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
+}
+
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's.  MEMO then recomputes what can be, and swaps the rest.  status: of what came before. */
+ * policy's.  status: of what came before. */
 MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
                                       const memo_swap_plan* planned, memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
     int64_t *rows = memoi_session_own(s)->rows, i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++) {
-        const memo_tensor_rule rule =
-            memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = MEMO_ROWS_KEPT;
-        if (swaps && rule != MEMO_TENSOR_KEPT)
-            rows[i] = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : swap->n_rows;
-        if (recomputes && memoi_rule_recomputes(rule)) rows[i] = 0;
-        if (planned) rows[i] = planned->rows[i];
-    }
+    for (i = 0; i < n && !is_alpha; i++)
+        rows[i] = planned ? planned->rows[i]
+                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
     if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
@@ -9853,7 +9859,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
         for (k = 0; k < profile->n_kinds; k++)
             tensor->recompute_s_per_row[k] =
-                memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, i))
+                memob_is_recomputed(memob_item_away(s->steps, i))
                     ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
                     : -1;
     }
@@ -11126,7 +11132,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
-            if (!memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, t))) continue;
+            if (!memob_is_recomputed(memob_item_away(s->steps, t))) continue;
             memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, row_s, growth_s);
             *row_s /= memoi_session_mean_rows(s, t);
             *growth_s /= memoi_session_mean_rows(s, t);
@@ -11276,9 +11282,9 @@ MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
 MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
                                          memo_error* error) {
     memo_session_desc* own = &s->timing.desc;
-    memo_tensor* tensors;
+    memo_item* tensors;
     *own = *desc;
-    tensors = (memo_tensor*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
+    tensors = (memo_item*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
     for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
         tensors[t] = desc->tensors[t];
         tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);

@@ -35,9 +35,9 @@ enum {
     COPY_BYTES = 1 << 16
 };
 
-static const memo_tensor tensors[N_TENSORS] = {{"input", 16, MEMO_TENSOR_SWAPPED, 0},
-                                               {"attention", 16, MEMO_TENSOR_WHOLE, 0},
-                                               {"others", 224, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[N_TENSORS] = {MEMO_ITEM("input", 16, MEMO_MOVE),
+                                             MEMO_ITEM("attention", 16, MEMO_WHOLE),
+                                             MEMO_ITEM("others", 224, MEMO_ROWS)};
 
 /* --- times --- */
 

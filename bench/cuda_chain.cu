@@ -206,7 +206,7 @@ static void* take(int64_t size_bytes) {
 
 typedef struct policy {
     const char* name;
-    memo_tensor_rule rules[STATS]; /* statistics follow the rule of o */
+    int32_t away[STATS]; /* away; statistics as o */
     double alpha;
     const memo_device* device; /* the chain's, or a recorder of it */
     memo_stream compute;
@@ -257,8 +257,8 @@ enum { DIAGONAL = 1 };
 static const int64_t stats_bytes = 4 * N_HEADS; /* of a token; cuDNN stores them by head */
 /* o and its statistics are never recomputed: attention over a part of the rows could give other
  * bits. */
-static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_SWAPPED;
-static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_KEPT;
+static const int32_t o_if_swapped = MEMO_MOVE;
+static const int32_t o_if_recomputed = MEMO_KEEP;
 
 static struct {
     attention_plans plans;
@@ -343,8 +343,8 @@ typedef struct attention_products {
 
 enum { DIAGONAL = BLOCK };
 static const int64_t stats_bytes = 0; /* there are none */
-static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_WHOLE;
-static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_ROWS;
+static const int32_t o_if_swapped = MEMO_WHOLE;
+static const int32_t o_if_recomputed = MEMO_ROWS;
 
 static struct {
     attention_products* products; /* of each block of rows; not causal: of all */
@@ -608,16 +608,15 @@ static void synchronize(const policy* w) {
     check(memo_stream_synchronize(w->device, w->compute, &error));
 }
 
-static memo_swap_desc swap_desc(const policy* w, memo_tensor* tensors) {
+static memo_swap_desc swap_desc(const policy* w, memo_item* tensors) {
     static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g", "statistics"};
     memo_swap_desc desc = {};
     memset(tensors, 0, N_TENSORS * sizeof *tensors);
     for (int t = 0; t < N_TENSORS; t++) {
         tensors[t].name = names[t];
         tensors[t].row_bytes = t == STATS ? stats_bytes : 2ll * H * widths[t];
-        tensors[t].rule = w->rules[t == STATS ? O : t];
+        tensors[t].away = w->away[t == STATS ? O : t];
     }
-    tensors[STATS].with = 1 + O;
     desc.device = w->device;
     desc.compute_stream = w->compute;
     desc.tensors = tensors;
@@ -631,7 +630,7 @@ static memo_swap_desc swap_desc(const policy* w, memo_tensor* tensors) {
 }
 
 static void open_way(policy* w, const memo_device* device) {
-    memo_tensor tensors[N_TENSORS];
+    memo_item tensors[N_TENSORS];
     w->device = device;
     w->compute = device == chain.device ? chain.compute : new_stream(device, "compute", 0);
     memo_swap_desc desc = swap_desc(w, tensors);
@@ -927,7 +926,7 @@ enum { KEEP, SWAP, RECOMPUTE, MIXTURE, N_WAYS_MAX };
 /* All share one piece of device memory, as one step is over before the next begins. */
 static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
     for (int i = 0; i < n_ways; i++) {
-        memo_tensor tensors[N_TENSORS];
+        memo_item tensors[N_TENSORS];
         ways[i].device = chain.device;
         memo_swap_desc desc = swap_desc(&ways[i], tensors);
         check(memo_swap_desc_get_sizes(&desc, &sizes[i], &error));
@@ -988,14 +987,14 @@ static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* si
         n_rounds - 1, (double)chain.common_bytes / gib,
         operations / median_s(steps[KEEP], n_rounds) * 1e-12, (int)(version / 10000),
         (int)(version / 100 % 100), (int)(version % 100));
-    if (o_if_recomputed == MEMO_TENSOR_KEPT)
+    if (o_if_recomputed == MEMO_KEEP)
         printf("Recompute keeps the output of attention and its statistics.\n\n");
     fflush(stdout);
 }
 
 int main(int argc, char** argv) {
-    const memo_tensor_rule kept = MEMO_TENSOR_KEPT, rows = MEMO_TENSOR_ROWS;
-    const memo_tensor_rule swapped = MEMO_TENSOR_SWAPPED;
+    const int32_t kept = MEMO_KEEP, rows = MEMO_ROWS;
+    const int32_t swapped = MEMO_MOVE;
     /* x, qkv, o, r, u, g */
     policy ways[N_WAYS_MAX] = {
         {"keep", {kept, kept, kept, kept, kept, kept}, 0, NULL, NULL, NULL, {}},

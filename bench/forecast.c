@@ -31,21 +31,21 @@ enum { N_ACTS = 13 };
 static const struct {
     const char* name;
     double numbers;
-    memo_tensor_rule rule;
+    int32_t away;
     double products, moved;
-} acts[N_ACTS] = {{"input", WIDTH, MEMO_TENSOR_SWAPPED, 0, 0},
-                  {"norm1", WIDTH, MEMO_TENSOR_ROWS, 0, 2 * WIDTH},
-                  {"q", WIDTH, MEMO_TENSOR_ROWS, WIDTH* WIDTH, 2 * WIDTH},
-                  {"k", KEYS, MEMO_TENSOR_ROWS, WIDTH* KEYS, 2 * KEYS},
-                  {"v", KEYS, MEMO_TENSOR_ROWS, WIDTH* KEYS, 0},
-                  {"attention", WIDTH, MEMO_TENSOR_WHOLE, 0, 0},
-                  {"lse", 64, MEMO_TENSOR_WHOLE, 0, 0}, /* 32 heads, fp32; with attention */
-                  {"middle", WIDTH, MEMO_TENSOR_ROWS, WIDTH* WIDTH, 3 * WIDTH},
-                  {"norm2", WIDTH, MEMO_TENSOR_ROWS, 0, 2 * WIDTH},
-                  {"gate", WIDE, MEMO_TENSOR_ROWS, WIDTH* WIDE, 0},
-                  {"up", WIDE, MEMO_TENSOR_ROWS, WIDTH* WIDE, 0},
-                  {"act", WIDE, MEMO_TENSOR_ROWS, 0, 3 * WIDE},
-                  {"rstd", 4, MEMO_TENSOR_KEPT, 0, 0}};
+} acts[N_ACTS] = {{"input", WIDTH, MEMO_MOVE, 0, 0},
+                  {"norm1", WIDTH, MEMO_ROWS, 0, 2 * WIDTH},
+                  {"q", WIDTH, MEMO_ROWS, WIDTH* WIDTH, 2 * WIDTH},
+                  {"k", KEYS, MEMO_ROWS, WIDTH* KEYS, 2 * KEYS},
+                  {"v", KEYS, MEMO_ROWS, WIDTH* KEYS, 0},
+                  {"attention", WIDTH, MEMO_WHOLE, 0, 0},
+                  {"lse", 64, MEMO_WITH, 0, 0}, /* 32 heads, fp32; with attention */
+                  {"middle", WIDTH, MEMO_ROWS, WIDTH* WIDTH, 3 * WIDTH},
+                  {"norm2", WIDTH, MEMO_ROWS, 0, 2 * WIDTH},
+                  {"gate", WIDE, MEMO_ROWS, WIDTH* WIDE, 0},
+                  {"up", WIDE, MEMO_ROWS, WIDTH* WIDE, 0},
+                  {"act", WIDE, MEMO_ROWS, 0, 3 * WIDE},
+                  {"rstd", 4, MEMO_KEEP, 0, 0}};
 
 /* A layer's parameters, and those of an embedding or a classifier. */
 static const double layer_size = WIDTH * (2 * WIDTH + 2 * KEYS + 3 * WIDE + 2);
@@ -67,7 +67,7 @@ static memo_profile estimate(void) {
     for (int t = 0; t < N_ACTS; t++) {
         const double forward_s = product_s(acts[t].products) + acts[t].moved * 2 / MEMORY +
                                  (t == 5 ? attention_s(0) : 0);
-        const int is_fixed = acts[t].rule > MEMO_TENSOR_WHOLE;
+        const int is_fixed = acts[t].away == MEMO_MOVE || acts[t].away == MEMO_KEEP;
         snprintf(p.tensors[t].name, sizeof p.tensors[t].name, "%s", acts[t].name);
         p.tensors[t].recompute_s_per_row[0] = is_fixed ? -1 : forward_s;
         row_s += forward_s;
@@ -94,7 +94,7 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
                               MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE, MEMO_STATE_UPDATE};
     const int n_uses = has_masters ? 4 : 3;
     memo_profile profile = times;
-    memo_tensor tensors[N_ACTS];
+    memo_item tensors[N_ACTS];
     memo_state states[12];
     /* Gradients of rows and of the MLP; the loss in chunks of 1,024 rows. */
     const memo_session_buffer buffers[] = {
@@ -108,11 +108,10 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
     memo_step_plan* plan = NULL;
     double least_s;
     for (int t = 0; t < N_ACTS; t++) {
-        tensors[t] = MEMO_ZERO(memo_tensor);
+        tensors[t] = MEMO_ZERO(memo_item);
         tensors[t].name = acts[t].name;
         tensors[t].row_bytes = (int64_t)(2 * acts[t].numbers);
-        tensors[t].rule = acts[t].rule;
-        tensors[t].with = t == 6 ? 6 : 0; /* 1 + attention's index */
+        tensors[t].away = acts[t].away;
     }
     for (int i = 0; i < 3 * n_uses; i++) {
         const int k = i % n_uses;

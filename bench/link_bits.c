@@ -65,10 +65,10 @@ static void decode_row(const uint8_t* code, int64_t n, uint16_t* x) {
 
 /* ---- rows of a pass ---- */
 
-static const char* const names[] = {"input", "rstd1",  "norm1", "q",     "k",  "v",   "attention",
-                                    "lse",   "middle", "rstd2", "norm2", "up", "gelu"};
+static const char* const names[] = {"input", "norm1",  "rstd1", "q",     "k",  "v",   "attention",
+                                    "lse",   "middle", "norm2", "rstd2", "up", "gelu"};
 enum { N_NAMES = 13, N_LOOKED = 4 };
-static const int64_t columns[N_NAMES] = {96, 0, 96, 96, 96, 96, 96, 0, 96, 0, 96, 384, 384};
+static const int64_t columns[N_NAMES] = {96, 96, 0, 96, 96, 96, 96, 0, 96, 96, 0, 384, 384};
 
 typedef struct tensor_bits {
     int64_t symbols[65536], sizes[MOST_BYTES + 1]; /* how often; of the last pass looked at */

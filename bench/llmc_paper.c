@@ -23,21 +23,21 @@ static double row_s(double multiplications, double n_bytes) {
 }
 
 static const struct {
-    memo_tensor tensor;
+    memo_item tensor;
     double multiplications, n_bytes; /* of a row, to compute it again */
 } acts[] = {
-    {{"inp", 2 * C, MEMO_TENSOR_SWAPPED, 0}, 0, 0},
-    {{"ln1", 2 * C, MEMO_TENSOR_ROWS, 0}, 0, 4 * C},
-    {{"ln1_mean", 4, MEMO_TENSOR_ROWS, 2}, 0, 0},
-    {{"ln1_rstd", 4, MEMO_TENSOR_ROWS, 2}, 0, 0},
-    {{"qkvr", 6 * C, MEMO_TENSOR_WHOLE, 0}, 3.0 * C* C, 18 * C}, /* product, permutation */
-    {{"att", 2 * NH* T, MEMO_TENSOR_WHOLE, 0}, (double)C* T, 8.0 * NH* T}, /* product, softmax */
-    {{"atty", 2 * C, MEMO_TENSOR_WHOLE, 0}, (double)C* T, 6 * C},
-    {{"residual2", 2 * C, MEMO_TENSOR_WHOLE, 0}, (double)C* C, 10 * C},
-    {{"ln2", 2 * C, MEMO_TENSOR_ROWS, 0}, 0, 4 * C},
-    {{"ln2_mean", 4, MEMO_TENSOR_ROWS, 9}, 0, 0},
-    {{"ln2_rstd", 4, MEMO_TENSOR_ROWS, 9}, 0, 0},
-    {{"fch", 8 * C, MEMO_TENSOR_WHOLE, 0}, 4.0 * C* C, 8 * C}};
+    {MEMO_ITEM("inp", 2 * C, MEMO_MOVE), 0, 0},
+    {MEMO_ITEM("ln1", 2 * C, MEMO_ROWS), 0, 4 * C},
+    {MEMO_ITEM("ln1_mean", 4, MEMO_WITH), 0, 0},
+    {MEMO_ITEM("ln1_rstd", 4, MEMO_WITH), 0, 0},
+    {MEMO_ITEM("qkvr", 6 * C, MEMO_WHOLE), 3.0 * C* C, 18 * C}, /* product, permutation */
+    {MEMO_ITEM("att", 2 * NH * T, MEMO_WHOLE), (double)C* T, 8.0 * NH* T}, /* product, softmax */
+    {MEMO_ITEM("atty", 2 * C, MEMO_WHOLE), (double)C* T, 6 * C},
+    {MEMO_ITEM("residual2", 2 * C, MEMO_WHOLE), (double)C* C, 10 * C},
+    {MEMO_ITEM("ln2", 2 * C, MEMO_ROWS), 0, 4 * C},
+    {MEMO_ITEM("ln2_mean", 4, MEMO_WITH), 0, 0},
+    {MEMO_ITEM("ln2_rstd", 4, MEMO_WITH), 0, 0},
+    {MEMO_ITEM("fch", 8 * C, MEMO_WHOLE), 4.0 * C* C, 8 * C}};
 enum { N_ACTS = sizeof acts / sizeof acts[0] };
 
 /* Forward products of a row in a layer, in multiplications. */
@@ -55,7 +55,9 @@ static void fill_profile(memo_profile* profile, double step_s) {
         const double s = row_s(acts[t].multiplications, acts[t].n_bytes);
         snprintf(profile->tensors[t].name, sizeof profile->tensors[t].name, "%s",
                  acts[t].tensor.name);
-        profile->tensors[t].recompute_s_per_row[0] = s > 0 ? s : acts[t].tensor.with ? 0 : -1;
+        profile->tensors[t].recompute_s_per_row[0] = s > 0                              ? s
+                                                     : acts[t].tensor.away == MEMO_WITH ? 0
+                                                                                        : -1;
     }
     profile->copies[1].size_bytes = 64 * MIB;
     profile->copies[1].out_s = profile->copies[1].back_s = 64 * MIB / 55.3e9;
@@ -65,7 +67,7 @@ int main(int argc, char** argv) {
     const double step_s = (argc > 1 ? atof(argv[1]) : 24.7) * 1e-3,
                  parts[] = {1, 0.8, 0.6, 0.45, 0.35};
     static memo_profile profile;
-    memo_tensor tensors[N_ACTS];
+    memo_item tensors[N_ACTS];
     memo_session_desc desc = {0};
     double all_bytes = 0, keep_s = 0;
     memo_error error;

@@ -31,11 +31,13 @@ static int bench_clock(clockid_t id, struct timespec* time) {
 
 enum { N_LAYERS = 4, C = 16, REPETITIONS_MAX = 31 };
 enum { HANDED, INPUT, K, V, Q, ATTENTION, MLP, N_TENSORS };
-static const memo_tensor tensors[N_TENSORS] = {
-    {"handed", 16 * C, MEMO_TENSOR_HANDED, 0}, {"input", 16 * C, MEMO_TENSOR_INPUT, 0},
-    {"k", 4 * C, MEMO_TENSOR_LAYER, 0},        {"v", 4 * C, MEMO_TENSOR_LAYER, 0},
-    {"q", 16 * C, MEMO_TENSOR_ROWS, 0},        {"attention", 16 * C, MEMO_TENSOR_WHOLE, 0},
-    {"mlp", 64 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[N_TENSORS] = {MEMO_ITEM("handed", 16 * C, MEMO_MOVE, MEMO_EDGE),
+                                             MEMO_ITEM("input", 16 * C, MEMO_MOVE, MEMO_INPUT),
+                                             MEMO_ITEM("k", 4 * C, MEMO_MOVE, MEMO_LAYER),
+                                             MEMO_ITEM("v", 4 * C, MEMO_MOVE, MEMO_LAYER),
+                                             MEMO_ITEM("q", 16 * C, MEMO_ROWS),
+                                             MEMO_ITEM("attention", 16 * C, MEMO_WHOLE),
+                                             MEMO_ITEM("mlp", 64 * C, MEMO_ROWS)};
 #define LAYER_ROW_BYTES (120 * C)
 static const memo_session_buffer buffers[] = {{"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD,
                                                MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};

@@ -30,7 +30,7 @@
 
 static int32_t n_micro_batches; /* of a step */
 
-static const memo_tensor activation = {"activation", 64, MEMO_TENSOR_KEPT, 0};
+static const memo_item activation = MEMO_ITEM("activation", 64, MEMO_KEEP);
 static const memo_state states[] = {{"weights", STATE_BYTES, MEMO_STATE_WEIGHTS, 0},
                                     {"gradients", STATE_BYTES, MEMO_STATE_GRADIENT, 0},
                                     {"moments", 2 * STATE_BYTES, MEMO_STATE_UPDATE, 0}};

@@ -74,13 +74,13 @@ static void simulate(memo_schedule* schedule, double bytes_per_s, run* result) {
     memo_simulation_destroy(simulation);
 }
 
-static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha,
-                   double bytes_per_s, double recompute_s) {
+static run measure(int32_t whole, int32_t others, double alpha, double bytes_per_s,
+                   double recompute_s) {
     static const int widths[] = {1, 1, 14};
     memo_host_device_desc host_desc = {0};
     memo_recorder_desc recorder_desc = {0};
     memo_swap_desc desc = {0};
-    memo_tensor tensors[3];
+    memo_item tensors[3];
     memo_device* host;
     memo_recorder* recorder;
     const memo_device* device;
@@ -106,7 +106,7 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     for (int t = 0; t < 3; t++) {
         tensors[t].name = t < 2 ? "whole" : "others";
         tensors[t].row_bytes = ROW_BYTES * widths[t];
-        tensors[t].rule = t < 2 ? whole : others;
+        tensors[t].away = t < 2 ? whole : others;
     }
     desc.device = device;
     desc.compute_stream = stream;
@@ -168,9 +168,8 @@ int main(int argc, char** argv) {
         double recompute_s = (1 - rows[i].alpha) * FORWARD_S;
         run swapped;
         for (int k = 0; k < repetitions; k++) {
-            keep_s[k] = measure(MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0, bytes_per_s, 0).step_s;
-            swapped = measure(MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS, rows[i].alpha, bytes_per_s,
-                              recompute_s);
+            keep_s[k] = measure(MEMO_KEEP, MEMO_KEEP, 0, bytes_per_s, 0).step_s;
+            swapped = measure(MEMO_WHOLE, MEMO_ROWS, rows[i].alpha, bytes_per_s, recompute_s);
             swap_s[k] = swapped.step_s;
             stall_s[k] = swapped.stall_s;
             ratio[k] = swap_s[k] / keep_s[k];

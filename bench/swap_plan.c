@@ -46,10 +46,9 @@ static const char* folder(void) {
 
 /* Input, attention output, q with k and v, and the MLP's: sizes as in a GPT layer.  The time of
  * attention grows with the square of the length. */
-static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED, 0},
-                                               {"qkv", 192, MEMO_TENSOR_ROWS, 0},
-                                               {"attention", 64, MEMO_TENSOR_WHOLE, 0},
-                                               {"mlp", 512, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[N_TENSORS] = {
+    MEMO_ITEM("input", 64, MEMO_MOVE), MEMO_ITEM("qkv", 192, MEMO_ROWS),
+    MEMO_ITEM("attention", 64, MEMO_WHOLE), MEMO_ITEM("mlp", 512, MEMO_ROWS)};
 #define LAYER_ROW_BYTES (64 + 192 + 64 + 512)
 
 /* The trainer: its stream, and the durations of its work. */
@@ -321,7 +320,7 @@ enum { KINDS_TENSORS_MAX = 13, KINDS_LAYERS_MAX = 200, KINDS_MAX = 3 };
 
 typedef struct kinds_case {
     const char* name;
-    memo_tensor tensors[KINDS_TENSORS_MAX];
+    memo_item tensors[KINDS_TENSORS_MAX];
     uint32_t tensor_kinds[KINDS_TENSORS_MAX];
     int32_t layer_kinds[KINDS_LAYERS_MAX];
     double per_row[KINDS_MAX][KINDS_TENSORS_MAX];
@@ -330,13 +329,12 @@ typedef struct kinds_case {
     memo_swap_plan_desc desc;
 } kinds_case;
 
-static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, memo_tensor_rule rule,
+static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, int32_t away,
                        uint32_t kinds, double us) {
     int32_t t = c->swap.n_tensors++;
     c->tensors[t].name = name;
     c->tensors[t].row_bytes = row_bytes;
-    c->tensors[t].rule = rule;
-    c->tensors[t].with = 0;
+    c->tensors[t].away = away;
     c->tensor_kinds[t] = kinds;
     for (int32_t k = 0; k < KINDS_MAX; k++) c->per_row[k][t] = us < 0 ? -1 : 1e-6 * us;
 }
@@ -361,47 +359,47 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
     c->swap.n_layers = n_layers;
     c->swap.n_rows = n_rows;
     c->swap.tile_rows = 1024;
-    add_tensor(c, "input", 8192, MEMO_TENSOR_SWAPPED, 0, -1);
+    add_tensor(c, "input", 8192, MEMO_MOVE, 0, -1);
     switch (which) {
     case 0: /* local and global attention, 5 to 1 */
         c->name = "local, global 5:1";
-        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
-        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, 0);
-        add_tensor(c, "middle", 16384, MEMO_TENSOR_ROWS, 0, 0.05);
-        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
+        add_tensor(c, "qkv", 24576, MEMO_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_WHOLE, 0, 0);
+        add_tensor(c, "middle", 16384, MEMO_ROWS, 0, 0.05);
+        add_tensor(c, "up", 65536, MEMO_ROWS, 0, 0.2);
         set_kind(c, 0, 0.57, 0.1, 2);
         set_kind(c, 1, 0.57, attention_us, 2);
         for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 6 == 5;
         break;
     case 1: /* dense layers first, then experts */
         c->name = "dense, experts";
-        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
-        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, attention_us);
-        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 1, 0.2);
-        add_tensor(c, "routed", 16384, MEMO_TENSOR_WHOLE, 2, 0.1);
-        add_tensor(c, "experts", 32768, MEMO_TENSOR_ROWS, 2, 0.15);
+        add_tensor(c, "qkv", 24576, MEMO_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_WHOLE, 0, attention_us);
+        add_tensor(c, "up", 65536, MEMO_ROWS, 1, 0.2);
+        add_tensor(c, "routed", 16384, MEMO_WHOLE, 2, 0.1);
+        add_tensor(c, "experts", 32768, MEMO_ROWS, 2, 0.15);
         set_kind(c, 0, 0.57, attention_us, -1);
         set_kind(c, 1, 0.45, attention_us, -1);
         for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= 3;
         break;
     case 2: /* state-space layers, each eighth one attention */
         c->name = "states, attention";
-        add_tensor(c, "mixed", 49152, MEMO_TENSOR_ROWS, 1, 0.25);
-        add_tensor(c, "states", 16384, MEMO_TENSOR_WHOLE, 1, 0.1);
-        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 2, 0.15);
-        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 2, attention_us);
-        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 2, 0.2);
+        add_tensor(c, "mixed", 49152, MEMO_ROWS, 1, 0.25);
+        add_tensor(c, "states", 16384, MEMO_WHOLE, 1, 0.1);
+        add_tensor(c, "qkv", 24576, MEMO_ROWS, 2, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_WHOLE, 2, attention_us);
+        add_tensor(c, "up", 65536, MEMO_ROWS, 2, 0.2);
         set_kind(c, 0, 0.45, 0, -1);
         set_kind(c, 1, 0.57, attention_us, -1);
         for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 8 == 4;
         break;
     default: /* an encoder and a decoder */
         c->name = "encoder, decoder";
-        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
-        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, attention_us);
-        add_tensor(c, "cross", 16384, MEMO_TENSOR_ROWS, 2, 0.1);
-        add_tensor(c, "crossed", 8320, MEMO_TENSOR_WHOLE, 2, attention_us);
-        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
+        add_tensor(c, "qkv", 24576, MEMO_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_WHOLE, 0, attention_us);
+        add_tensor(c, "cross", 16384, MEMO_ROWS, 2, 0.1);
+        add_tensor(c, "crossed", 8320, MEMO_WHOLE, 2, attention_us);
+        add_tensor(c, "up", 65536, MEMO_ROWS, 0, 0.2);
         set_kind(c, 0, 0.57, attention_us, -1);
         set_kind(c, 1, 0.8, 2 * attention_us, -1);
         for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= n_layers / 2;
@@ -470,7 +468,7 @@ static double kinds_solver_s(const kinds_case* c) {
             if (!kinds_has(c, l, t)) continue;
             for (k = 0; k < 3; k++) kinds_term(&f, 1, SHARE(l, t, k));
             kinds_row(&f, EQ, 1);
-            if (c->tensors[t].rule == MEMO_TENSOR_SWAPPED) {
+            if (c->tensors[t].away == MEMO_MOVE) {
                 kinds_term(&f, 1, SHARE(l, t, 2));
                 kinds_row(&f, LE, 0);
             }
@@ -522,7 +520,7 @@ static double kinds_solver_s(const kinds_case* c) {
         kinds_term(&f, -1, earlier);                                                               \
         for (t = 0; t < n_t && what; t++) {                                                        \
             if (!kinds_has(c, i, t)) continue;                                                     \
-            if (what == 2 && c->tensors[t].rule == MEMO_TENSOR_SWAPPED) continue;                  \
+            if (what == 2 && c->tensors[t].away == MEMO_MOVE) continue;                            \
             kinds_term(&f,                                                                         \
                        what == 1 ? -BYTES(t) * unit / d->to_host_bytes_per_s                       \
                                  : -KIND(i)->recompute_s_per_row[t] * (double)c->swap.n_rows,      \
@@ -650,7 +648,7 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
     gpt_layers(c.tensors, c.per_row[0], c.times, &c.swap, &c.desc, n_layers, n_rows);
     for (int t = 0; t < GPT_TENSORS; t++) {
         layer_bytes += (double)(c.tensors[t].row_bytes * n_rows);
-        if (c.tensors[t].with) c.per_row[0][t] = 0; /* its leader's time counts */
+        if (c.tensors[t].away == MEMO_WITH) c.per_row[0][t] = 0; /* its leader's time counts */
     }
 
     /* All pairs of capacities; those that no plan fits are skipped. */
@@ -669,7 +667,7 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
  * one score.  The planner scores 100,000 tables. */
 static void print_law(void) {
     const int n_scores = 2000, n_simulations = 50;
-    memo_tensor gpt[GPT_TENSORS];
+    memo_item gpt[GPT_TENSORS];
     double per_row[GPT_TENSORS], score_s, simulate_s;
     memo_kind_times kind;
     memo_swap_desc swap;

@@ -43,8 +43,8 @@ static memo_status step(memo_swap* swap, memo_error* error) {
 }
 
 int main(void) {
-    const memo_tensor tensors[] = {{"x", sizeof(float), MEMO_TENSOR_SWAPPED, 0},
-                                   {"sine", sizeof(float), MEMO_TENSOR_ROWS, 0}};
+    const memo_item tensors[] = {MEMO_ITEM("x", sizeof(float), MEMO_MOVE),
+                                 MEMO_ITEM("sine", sizeof(float), MEMO_ROWS)};
     memo_host_device_desc device_desc = {0};
     memo_swap_desc desc = {0};
     memo_device* device = NULL;

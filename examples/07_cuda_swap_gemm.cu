@@ -76,9 +76,9 @@ static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swa
 
 static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
                        memo_error* error) {
-    const memo_tensor tensors[] = {
-        {"x", H * sizeof(float), is_swapped ? MEMO_TENSOR_SWAPPED : MEMO_TENSOR_KEPT, 0},
-        {"z", H * sizeof(float), is_swapped ? MEMO_TENSOR_ROWS : MEMO_TENSOR_KEPT, 0}};
+    const memo_item tensors[] = {
+        MEMO_ITEM("x", H * sizeof(float), is_swapped ? MEMO_MOVE : MEMO_KEEP),
+        MEMO_ITEM("z", H * sizeof(float), is_swapped ? MEMO_ROWS : MEMO_KEEP)};
     memo_swap_desc desc = {};
     memo_swap* swap;
 

@@ -124,7 +124,7 @@ static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo
 /* Predicts the engine's step, then records one and compares both. */
 static memo_status predict(memo_device* host, double* makespan_s, memo_error* error) {
     memo_kind_times layer = {0};
-    memo_tensor tensor = {"input", ROW_BYTES, MEMO_TENSOR_SWAPPED, 0};
+    memo_item tensor = MEMO_ITEM("input", ROW_BYTES, MEMO_MOVE);
     memo_swap_desc desc = {0};
     memo_swap_times times = {0};
     memo_recorder_desc recorder_desc = {0};

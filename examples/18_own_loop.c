@@ -20,8 +20,8 @@
 
 enum { L = 16, T = 512, C = 32, TILE = 64 };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
 /* Each shape has a plan.  All share one block of memory, as large as the largest needs. */
 enum { LONG, SHORT, VALIDATION, N_SHAPES };

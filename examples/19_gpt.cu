@@ -47,15 +47,15 @@ typedef struct params {
 enum { N_PARAMS = sizeof(params) / sizeof(float) };
 
 /* memo 1: the activations of a layer, one row a token.  They were one array for all layers. */
-static const memo_tensor acts[] = {
-    {"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0}, /* (N, C) */
-    {"norm1", 4 * C, MEMO_TENSOR_ROWS, 0},  /* (N, C) */
-    {"qkv", 12 * C, MEMO_TENSOR_ROWS, 0},   /* (N, 3C) */
-    {"att", 4 * C, MEMO_TENSOR_WHOLE, 0},   /* (N, C): costs most, so all of it or nothing */
-    {"middle", 4 * C, MEMO_TENSOR_ROWS, 0}, /* (N, C): inp + proj(att) */
-    {"norm2", 4 * C, MEMO_TENSOR_ROWS, 0},  /* (N, C) */
-    {"up", 16 * C, MEMO_TENSOR_ROWS, 0},    /* (N, 4C) */
-    {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}}; /* (N, 4C) */
+static const memo_item acts[] = {
+    MEMO_ITEM("inp", 4 * C, MEMO_MOVE),    /* (N, C) */
+    MEMO_ITEM("norm1", 4 * C, MEMO_ROWS),  /* (N, C) */
+    MEMO_ITEM("qkv", 12 * C, MEMO_ROWS),   /* (N, 3C) */
+    MEMO_ITEM("att", 4 * C, MEMO_WHOLE),   /* (N, C): costs most, so all of it or nothing */
+    MEMO_ITEM("middle", 4 * C, MEMO_ROWS), /* (N, C): inp + proj(att) */
+    MEMO_ITEM("norm2", 4 * C, MEMO_ROWS),  /* (N, C) */
+    MEMO_ITEM("up", 16 * C, MEMO_ROWS),    /* (N, 4C) */
+    MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)}; /* (N, 4C) */
 enum { INP, NORM1, QKV, ATT, MIDDLE, NORM2, UP, GELU, N_ACTS };
 
 struct layer_acts { /* the same as pointers, in the order of the table */

@@ -23,8 +23,8 @@
 
 enum { L = 4, T = 64, C = 8, TILE = 8 };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}}; /* (T, C) */
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),     /* (T, C) */
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)}; /* (T, C) */
 
 typedef struct trainer {
     memo_device* host; /* runs the kernels */

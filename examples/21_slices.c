@@ -21,12 +21,11 @@
 
 enum { L = 4, C = 8, MOST = 2048 };
 enum { H, INPUT, K, V, Q, N_TENSORS };
-static const memo_tensor tensors[N_TENSORS] = {
-    {"h", 4 * C, MEMO_TENSOR_HANDED, 0},    /* in the backward: its gradient */
-    {"input", 4 * C, MEMO_TENSOR_INPUT, 0}, /* h as the layer found it */
-    {"k", 4 * C, MEMO_TENSOR_LAYER, 0},     /* later slices read them */
-    {"v", 4 * C, MEMO_TENSOR_LAYER, 0},
-    {"q", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[N_TENSORS] = {
+    MEMO_ITEM("h", 4 * C, MEMO_MOVE, MEMO_EDGE),      /* in the backward: its gradient */
+    MEMO_ITEM("input", 4 * C, MEMO_MOVE, MEMO_INPUT), /* h as the layer found it */
+    MEMO_ITEM("k", 4 * C, MEMO_MOVE, MEMO_LAYER),     /* later slices read them */
+    MEMO_ITEM("v", 4 * C, MEMO_MOVE, MEMO_LAYER), MEMO_ITEM("q", 4 * C, MEMO_ROWS)};
 /* Every slice adds to the gradients of keys and values. */
 static const memo_session_buffer buffers[] = {{"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD,
                                                MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};

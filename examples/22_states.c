@@ -28,9 +28,9 @@ enum { L = 8, T = 128, C = 64, V = 8 * C, TILE = 32, N_STEPS = 5, W = 8 * C * C 
 static float x[T * C], dx[T * C]; /* between layers, (T, C) */
 
 enum { INP, HIDDEN, GELU, N_ACTS };
-static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                         {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0},
-                                         {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                       MEMO_ITEM("hidden", 16 * C, MEMO_ROWS),
+                                       MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
 
 /* Of each layer, W1 (C, 4C) and W2 (4C, C) in one; and of the embedding (V, C), as large. */
 enum { WEIGHTS, GRADS, MOMENTS, N_STATES };

@@ -33,14 +33,18 @@ static const int32_t layer_kinds[L] = {RECURRENCE, ATTENTION, EXPERTS,
                                        RECURRENCE, ATTENTION, EXPERTS};
 
 enum { H, INPUT, STATE, GATE, VALUE, K, V, Q, P, UP, N_TENSORS };
-static const memo_tensor tensors[N_TENSORS] = {
-    {"h", 4 * C, MEMO_TENSOR_HANDED, 0},      /* in the backward: its gradient */
-    {"input", 4 * C, MEMO_TENSOR_INPUT, 0},   /* h as the layer found it */
-    {"state", 4 * C, MEMO_TENSOR_CARRIED, 0}, /* S as the slice found it: bytes of a slice */
-    {"gate", 4 * C, MEMO_TENSOR_ROWS, 0},     {"value", 4 * C, MEMO_TENSOR_ROWS, 0},
-    {"k", 4 * C, MEMO_TENSOR_LAYER, 0}, /* later slices read them */
-    {"v", 4 * C, MEMO_TENSOR_LAYER, 0},       {"q", 4 * C, MEMO_TENSOR_ROWS, 0},
-    {"p", 4 * E, MEMO_TENSOR_ROWS, 0},        {"up", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[N_TENSORS] = {
+    MEMO_ITEM("h", 4 * C, MEMO_MOVE, MEMO_EDGE),      /* in the backward: its gradient */
+    MEMO_ITEM("input", 4 * C, MEMO_MOVE, MEMO_INPUT), /* h as the layer found it */
+    MEMO_ITEM("state", 4 * C, MEMO_MOVE,
+              MEMO_CARRIED), /* S as the slice found it: bytes of a slice */
+    MEMO_ITEM("gate", 4 * C, MEMO_ROWS),
+    MEMO_ITEM("value", 4 * C, MEMO_ROWS),
+    MEMO_ITEM("k", 4 * C, MEMO_MOVE, MEMO_LAYER), /* later slices read them */
+    MEMO_ITEM("v", 4 * C, MEMO_MOVE, MEMO_LAYER),
+    MEMO_ITEM("q", 4 * C, MEMO_ROWS),
+    MEMO_ITEM("p", 4 * E, MEMO_ROWS),
+    MEMO_ITEM("up", 4 * C, MEMO_ROWS)};
 enum { R = 1 << RECURRENCE, A = 1 << ATTENTION, X = 1 << EXPERTS };
 static const uint32_t tensor_kinds[N_TENSORS] = {0, 0, R, R, R, A, A, A, X, X};
 

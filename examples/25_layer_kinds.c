@@ -18,9 +18,9 @@
 
 enum { L = 12, T = 512, C = 32, TILE = 64, N = T * C };
 enum { PLAIN, GATED, N_KINDS, INP = 0, HIDDEN, GATE, N_ACTS };
-static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                         {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0},
-                                         {"gate", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                       MEMO_ITEM("hidden", 4 * C, MEMO_ROWS),
+                                       MEMO_ITEM("gate", 4 * C, MEMO_ROWS)};
 static const uint32_t tensor_kinds[N_ACTS] = {0, 0, 1 << GATED}; /* 0: every kind has it */
 
 static int32_t layer_kinds[L];

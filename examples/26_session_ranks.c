@@ -23,8 +23,8 @@
 
 enum { N_RANKS = 3, L = 16, T = 512, C = 32, TILE = 64, N = T * C };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 static const int64_t budgets[N_RANKS] = {500 << 10, 400 << 10, 600 << 10};
 
 typedef struct trainer {

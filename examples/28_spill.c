@@ -19,8 +19,8 @@
 
 enum { L = 16, T = 256, C = 32, N = T * C };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 static float w[L], d_w[L], x[N], d_x[N];
 
 static float* at(memo_session* session, int32_t l, int32_t tensor) {

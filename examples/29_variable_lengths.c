@@ -21,8 +21,8 @@
 
 enum { L = 16, T = 1024, C = 32, TILE = 32, N_BATCHES = 10 };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 static const memo_shape shapes[] = {{T, 0}, {256, 0}, {64, 0}};
 static const memo_session_buffer buffers[] = {
     {"weights", L * sizeof(float), 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};

@@ -19,8 +19,9 @@
 #include <stdio.h>
 
 enum { L = 8, T = 512, C = 32, H = 8 * C, TILE = 64, INP = 0, HIDDEN, N_ACTS };
-static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                         {"hidden", 4 * H, MEMO_TENSOR_ROUTED, 0}};
+static const memo_item acts[N_ACTS] = {
+    MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+    MEMO_ITEM("hidden", 4 * H, MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS)};
 static float w[L], d_w[L], x[T][C], d_x[T][C];
 static int64_t n_routed[L];
 

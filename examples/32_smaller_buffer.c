@@ -22,8 +22,8 @@
 
 enum { L = 8, T = 512, C = 32, V = 256, TILE = 64 };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
 /* Of the logits: bytes, bytes of each row, and the seconds that a row takes in addition.  The sizes
  * of an alternative replace those of the buffer. */

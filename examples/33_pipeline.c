@@ -26,8 +26,8 @@
 enum { LAYERS = 12, M = 6, T = 256, C = 16, N = T * C, BUDGET = 470 << 10, N_TURNS_MAX = 3 * M };
 enum { INP, HIDDEN };              /* tensors */
 enum { X, D_X, KEPT_INP, KEPT_D }; /* buffers */
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
 /* Of a stage. */
 typedef struct stage {

@@ -65,8 +65,7 @@ class trainer {
 
 /* Trains three steps, and returns the gradients of the last. */
 std::vector<float> train(trainer& t, const char* name, int64_t device_bytes) {
-    const memo_tensor tensors[] = {{"input", 4, MEMO_TENSOR_SWAPPED, 0},
-                                   {"tanh", 4, MEMO_TENSOR_ROWS, 0}};
+    const memo_item tensors[] = {MEMO_ITEM("input", 4, MEMO_MOVE), MEMO_ITEM("tanh", 4, MEMO_ROWS)};
     memo_session_desc desc = {};
     desc.tensors = tensors, desc.n_tensors = 2;
     desc.n_layers = n_layers, desc.n_rows = n_rows, desc.tile_rows = 64;

@@ -32,8 +32,8 @@
 enum { L = 16, T = 1024, C = 32, TILE = 32, STEPS = 3 };
 enum { ROWS_BYTES = T * C * 4, SESSION_BYTES = 1 << 20 };
 enum { INP, HIDDEN };
-static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
-                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
 /* The trainer's arrays of (T, C), and dots, which stand for gradients.  They lie in one block. */
 typedef struct trainer {

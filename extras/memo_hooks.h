@@ -339,7 +339,7 @@ MEMOI memo_status memoi_hooks_analyze(memo_hooks* h, memo_error* error) {
  * is_last: also creates the engine. */
 MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* error) {
     memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
-    memo_tensor sizes[MEMOI_HOOKS_SIZES];
+    memo_item sizes[MEMOI_HOOKS_SIZES];
     uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
     int64_t most = 0, unit;
     h->stats.kept_bytes = 0;
@@ -364,7 +364,7 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* er
     for (int32_t k = 0; k < MEMOI_HOOKS_SIZES; k++) {
         sizes[k].name = "saved";
         sizes[k].row_bytes = (k + 1) * unit;
-        sizes[k].rule = MEMO_TENSOR_SWAPPED;
+        sizes[k].away = MEMO_MOVE;
         tensor_kinds[k] = 2u << k;
     }
     desc.device = h->desc.device;

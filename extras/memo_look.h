@@ -3816,7 +3816,7 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
 }
 
 /* A step on all its bytes: a forward writes its own rows, a backward reads them, recomputed ones
- * too.  Both read the LAYER rows of earlier slices and update HANDED rows. */
+ * too.  Both read the LAYER rows of earlier slices and update EDGE rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
     memo_kind_times times = MEMO_ZERO(memo_kind_times);
@@ -3834,7 +3834,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         memoi_swap_generate_range(g, step, t, begin, end);
         time_s =
             memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n_all;
-        if (!desc->tensors[t].with) time_s += g->times->recompute_call_s;
+        if (desc->tensors[t].away != MEMO_WITH) time_s += g->times->recompute_call_s;
         recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
     }
@@ -3844,7 +3844,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         for (int32_t t = 0; t < desc->n_tensors; t++) {
             begin = end = 0;
             if (!memob_swap_is_layer(desc, t)) {
-                if (writes == (!is_backward || desc->tensors[t].rule == MEMO_TENSOR_HANDED))
+                if (writes == (!is_backward || desc->tensors[t].scope == MEMO_EDGE))
                     end = memob_tensor_is_routed(desc, t)
                               ? memob_swap_routed_rows(desc, t)
                               : memob_min(n, memob_tensor_rows(desc, t));

@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
             c.desc.layer_kinds = NULL;
             c.desc.tensor_kinds = NULL;
             for (int t = 0; t < c.desc.n_tensors; t++)
-                if (c.tensors[t].rule >= MEMO_TENSOR_LAYER) c.tensors[t].rule = MEMO_TENSOR_ROWS;
+                if (c.tensors[t].scope || c.tensors[t].is)
+                    c.tensors[t].scope = c.tensors[t].is = 0, c.tensors[t].away = MEMO_ROWS;
             c.desc.n_order = random_order(c.order, &n_places);
             c.desc.order = c.order;
             c.desc.n_places = n_places;

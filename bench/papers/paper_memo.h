@@ -427,9 +427,8 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     double u = swap_unit_bytes(model, layout, tokens), time;
     double gpus_here = paper_min(layout.tensor * layout.context * layout.data * layout.pipeline,
                                  hw->gpus_per_node);
-    static const memo_tensor_rule rules[3] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_WHOLE,
-                                              MEMO_TENSOR_ROWS};
-    memo_tensor tensors[3];
+    static const int32_t away[3] = {MEMO_MOVE, MEMO_WHOLE, MEMO_ROWS};
+    memo_item tensors[3];
     double recompute_s_per_row[3];
     memo_kind_times times;
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
@@ -450,7 +449,7 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     for (int t = 0; t < 3; t++) {
         tensors[t].name = names[t];
         tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
-        tensors[t].rule = rules[t];
+        tensors[t].away = away[t];
     }
 
     /* Times of the model; the input cannot be recomputed. */

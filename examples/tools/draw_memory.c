@@ -16,10 +16,10 @@
 
 enum { L = 8, C = 256, T = 4096 };
 
-static const memo_tensor tensors[] = {
-    {"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0}, {"qkv", 12 * C, MEMO_TENSOR_ROWS, 0},
-    {"att", 4 * C, MEMO_TENSOR_WHOLE, 0},   {"middle", 4 * C, MEMO_TENSOR_ROWS, 0},
-    {"up", 16 * C, MEMO_TENSOR_ROWS, 0},    {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+static const memo_item tensors[] = {
+    MEMO_ITEM("inp", 4 * C, MEMO_MOVE),  MEMO_ITEM("qkv", 12 * C, MEMO_ROWS),
+    MEMO_ITEM("att", 4 * C, MEMO_WHOLE), MEMO_ITEM("middle", 4 * C, MEMO_ROWS),
+    MEMO_ITEM("up", 16 * C, MEMO_ROWS),  MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
 enum { N_TENSORS = 6 };
 
 static const memo_session_buffer buffers[] = {
@@ -237,12 +237,15 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
 static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* device_bytes,
                                memo_error* error) {
     enum { H = 4096, KV = 1024, FFN = 14336 };
-    static const memo_tensor table[] = {
-        {"x", 2 * H, MEMO_TENSOR_HANDED, 0},      {"input", 2 * H, MEMO_TENSOR_INPUT, 0},
-        {"k", 2 * KV, MEMO_TENSOR_LAYER, 0},      {"v", 2 * KV, MEMO_TENSOR_LAYER, 0},
-        {"q", 2 * H, MEMO_TENSOR_ROWS, 0},        {"attention", 2 * H, MEMO_TENSOR_WHOLE, 0},
-        {"middle", 2 * H, MEMO_TENSOR_ROWS, 0},   {"gate_up", 4 * FFN, MEMO_TENSOR_ROWS, 0},
-        {"product", 2 * FFN, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item table[] = {MEMO_ITEM("x", 2 * H, MEMO_MOVE, MEMO_EDGE),
+                                      MEMO_ITEM("input", 2 * H, MEMO_MOVE, MEMO_INPUT),
+                                      MEMO_ITEM("k", 2 * KV, MEMO_MOVE, MEMO_LAYER),
+                                      MEMO_ITEM("v", 2 * KV, MEMO_MOVE, MEMO_LAYER),
+                                      MEMO_ITEM("q", 2 * H, MEMO_ROWS),
+                                      MEMO_ITEM("attention", 2 * H, MEMO_WHOLE),
+                                      MEMO_ITEM("middle", 2 * H, MEMO_ROWS),
+                                      MEMO_ITEM("gate_up", 4 * FFN, MEMO_ROWS),
+                                      MEMO_ITEM("product", 2 * FFN, MEMO_ROWS)};
     static const memo_session_buffer used[] = {
         {"gradients of k and v", 0, 8 * KV, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
          0, 0},

@@ -27,7 +27,7 @@ struct memo_swap {
     memob_swap_placement placement;
     int64_t n_rows;           /* of this micro-batch */
     int64_t n_rows_most;      /* of any */
-    int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
+    int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
@@ -306,7 +306,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     }
 }
 
-/* The HANDED rows of the visit behind which, or before whose next visit, they are copied. */
+/* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
                                   memoi_swap_purpose purpose, int64_t* n_bytes) {
     const memob_swap_placement* p = &swap->placement;
@@ -334,7 +334,7 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swa
     int64_t n_bytes = 0;
     for (int32_t k = 0; k < op->n_parts; k++) {
         const memob_part* part = &swap->sink.law.parts[op->first_part + k];
-        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_HANDED)
+        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE)
             memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
         else
             memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);

@@ -7,13 +7,13 @@
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
- * buffers in the same steps (a class), LAYER rows, the surplus of ROUTED tensors, HANDED rows of a
+ * buffers in the same steps (a class), LAYER rows, the surplus of LATE_ROWS, EDGE rows of a
  * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
  * holds at different times share bytes.
  *
- * 1. A class has a slot for even and one for odd steps; so have HANDED rows.  A slice of LAYER rows
+ * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
- * 2. The host keeps the INPUT of a step where it keeps the HANDED rows of the layer before, unless
+ * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
  *    layers share places there.
  * 3. With places, the rows of a step are a parcel, of one slot on the host.
  * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
@@ -32,20 +32,20 @@ typedef struct memob_swap_items {
     int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
     int32_t* n_copies;  /* (n_items): in which they move */
-    char* may_be_empty; /* (n_items): the surplus of ROUTED tensors */
+    char* may_be_empty; /* (n_items): the surplus of LATE_ROWS */
     int32_t has_places;
-    int64_t n_own; /* slots of the host for rows; behind them: LAYER, ROUTED, HANDED */
+    int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
     memob_arrays arrays;
 } memob_swap_items;
 
-/* The items: of each class all steps, then LAYER and ROUTED rows of all steps, then HANDED rows of
+/* The items: of each class all steps, then LAYER and late rows of all steps, then EDGE rows of
  * each slice. */
 typedef enum memob_swap_item_kind {
     MEMOB_SWAP_ITEM_CLASS = 0,
     MEMOB_SWAP_ITEM_LAYER,
-    MEMOB_SWAP_ITEM_ROUTED,
-    MEMOB_SWAP_ITEM_HANDED
+    MEMOB_SWAP_ITEM_LATE,
+    MEMOB_SWAP_ITEM_EDGE
 } memob_swap_item_kind;
 
 MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, int32_t item) {
@@ -53,7 +53,7 @@ MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, i
     MEMO_ASSERT(item >= 0 && item < it->n_items);
     if (k < 0) return MEMOB_SWAP_ITEM_CLASS;
     if (k == 0) return MEMOB_SWAP_ITEM_LAYER;
-    return k == 1 ? MEMOB_SWAP_ITEM_ROUTED : MEMOB_SWAP_ITEM_HANDED;
+    return k == 1 ? MEMOB_SWAP_ITEM_LATE : MEMOB_SWAP_ITEM_EDGE;
 }
 
 /* Tables of the law. */
@@ -91,7 +91,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
     }
 }
 
-/* Slots of rows in rounding buffers, LAYER rows, the surplus and HANDED rows. */
+/* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
     return 2 * it->n_classes + 2 * it->n_slices + 3;
 }
@@ -164,7 +164,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
     const int32_t n = p->n_layers;
     int is_routed = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        is_routed |= memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+        is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
     for (int32_t step = 0; step < n && it->input >= 0; step++)
@@ -181,7 +181,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_copies[k + n] = sum->n_routed_copies;
     }
 
-    /* What moves is used; LAYER rows, the surplus and HANDED rows may be used without. */
+    /* What moves is used; LAYER rows, the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < it->n_classes * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
@@ -228,7 +228,7 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
     it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
-    /* Each visit uses at most one item of each class, of LAYER and HANDED rows and of the surplus;
+    /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
      * once in a layer a visit uses LAYER rows of all slices. */
     it->n_uses_most = p->n_visits * (it->n_classes + 4);
     it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);

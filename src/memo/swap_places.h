@@ -41,7 +41,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER and HANDED: of all slices */
+    int64_t whole_bytes; /* of all rows; LAYER and EDGE: of all slices */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -55,7 +55,7 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* A tensor with rule LAYER: two regions of all its rows, of even and odd layers.  The last layer in
+/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers.  The last layer in
  * each is not moved. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                 int sign, memob_swap_region* region, memob_swap_sum* sums,
@@ -84,13 +84,13 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
     }
 }
 
-/* A tensor with rule ROUTED or ROUTED_ROWS: a stack of the kept rows, scratch, and room on the host
+/* A tensor with LATE_ROWS: a stack of the kept rows, scratch, and room on the host
  * for what the stack cannot hold.  Each step may waste an alignment of the stack. */
 MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                  const double* all_s, double call_s, int sign,
                                  memob_swap_region* region, memob_swap_sum* sums,
                                  memob_swap_place* places) {
-    const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int is_moved = memob_item_away(desc, t) == MEMO_MOVE;
     const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
     int64_t waste_bytes, most_rows, most_bytes;
     int32_t n = 0, n_kept = 0, k = 0;
@@ -185,7 +185,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     /* The last slice may have fewer rows, but not a smaller state. */
     cut->moved = cut->swapped;
     cut->others = (double)(n - cut->swapped) / (double)n;
-    if (memob_tensor_rule(desc->tensors, t) != MEMO_TENSOR_CARRIED && desc->n_slices > 1 &&
+    if (memob_item_scope(desc, t) != MEMO_CARRIED && desc->n_slices > 1 &&
         (layer + 1) % desc->n_slices == 0) {
         cut->moved =
             is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
@@ -199,7 +199,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
 MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
                                  int lost, double recompute_s, int sign, memob_swap_sum* sum) {
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
-    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int is_input = desc->tensors[t].scope == MEMO_INPUT && desc->n_slices > 1;
     const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
 
     /* What is recomputed; of packs memoi_swap_sum_packs decides. */
@@ -229,7 +229,7 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
     place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
                            : -cut->own_bytes;
     if (!(lost & MEMOI_SWAP_RETURNS)) return;
-    if (desc->tensors[t].rule == MEMO_TENSOR_INPUT) sum->input_offset = sum->host_bytes;
+    if (desc->tensors[t].scope == MEMO_INPUT) sum->input_offset = sum->host_bytes;
     place->moved_begin = is_odd ? n - cut->swapped : 0;
     place->moved_end = place->moved_begin + cut->moved;
     place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
@@ -308,7 +308,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
 }
 
 /* Adds tensor t to the sums of all layers; returns the region of t.  tiles: the tiles that each
- * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  before: NULL, or the tiles that were
+ * layer swaps, or MEMO_ROWS_KEPT; an EDGE has none.  before: NULL, or the tiles that were
  * added to these sums last, of a tensor that all kinds have: the sums change by the difference.
  * all_s: time to recompute all rows of each layer, in addition to call_s; NULL: no time.  order:
  * the visits.  places: of t from layer 0 on, n_tensors apart; NULL: none. */
@@ -320,14 +320,14 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
     const int is_layer = memob_swap_is_layer(desc, t);
-    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
     region.whole_bytes =
         memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
                        MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
-    /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
+    /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
      * slices have, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
         const int64_t slice_bytes =
@@ -542,7 +542,7 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
 MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
                                    memob_swap_placement* placement) {
     const int is_layer = memob_swap_is_layer(desc, t);
-    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
     int64_t* tiles = placement->tiles;
     memob_swap_place* places = &placement->places[t];
@@ -591,12 +591,12 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     placement->handed = placement->input = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const memo_tensor* tensor = &desc->tensors[t];
+        const memo_item* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
         memoi_swap_place_tensor(desc, t, placement);
         if (desc->n_slices <= 1) continue;
-        if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
-        if (tensor->rule != MEMO_TENSOR_HANDED) continue;
+        if (tensor->scope == MEMO_INPUT) placement->input = t;
+        if (tensor->scope != MEMO_EDGE) continue;
         placement->handed = t;
         placement->handed_row_bytes = tensor->row_bytes;
     }

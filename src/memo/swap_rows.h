@@ -15,7 +15,7 @@ typedef struct memob_swap_place {
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
                             of it */
     int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
-    /* ROUTED: the moved rows are the surplus; host_offset is in all of host memory. */
+    /* LATE_ROWS: the moved rows are the surplus; host_offset is in all of host memory. */
     int32_t is_routed, is_recomputed, is_followed; /* 1: by another step with the tensor */
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
@@ -24,7 +24,7 @@ typedef struct memob_swap_place {
 typedef struct memob_swap_turn {
     int64_t host_begin;    /* of its part of host memory, unless layers share places there */
     int64_t routed_bytes;  /* of the surplus that moves */
-    int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
+    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
 } memob_swap_turn;
 
 /* The forward or the backward of a step. */
@@ -37,7 +37,7 @@ typedef struct memob_swap_visit {
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
     int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t uses_routed; /* tensors with LATE_ROWS */
     int32_t returns;     /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
@@ -77,10 +77,10 @@ typedef struct memob_swap_placement {
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer */
     int64_t slice_rows, tile_rows;
-    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
-    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
-    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
+    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
+    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -92,10 +92,14 @@ MEMOI const char* memoi_swap_desc_name(const memo_swap_desc* desc) {
 
 /* --- the table of rows --- */
 
-/* The rule of tensor t, or of the tensor whose recomputation produces it. */
-MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
-    return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
+/* The item whose recomputation makes item t: the last before it that is not WITH, or t itself. */
+MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
+    while (t > 0 && items[t].away == MEMO_WITH) t--;
+    return t;
 }
+
+/* 1: recomputation makes the rows, or some of them. */
+MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
@@ -119,22 +123,34 @@ MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
     return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
 }
 
+/* SLICE to CARRIED: of the leader of item t. */
+MEMOI int32_t memob_item_scope(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensors[memob_item_leader(desc->tensors, t)].scope;
+}
+
 /* 1: there are slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
-    return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
+    return desc->n_slices > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
+}
+
+/* KEEP to WHOLE: what item t does, or what its leader does. */
+MEMOI int32_t memob_item_away(const memo_swap_desc* desc, int32_t t) {
+    const int32_t away = desc->tensors[memob_item_leader(desc->tensors, t)].away;
+    return memob_is_recomputed(away) && memob_swap_is_layer(desc, t) ? MEMO_MOVE : away;
 }
 
 /* 1: how many rows tensor t has is known late. */
 MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensors[t].row_bytes && memob_tensor_rule(desc->tensors, t) >= MEMO_TENSOR_ROUTED;
+    return desc->tensors[t].row_bytes &&
+           desc->tensors[memob_item_leader(desc->tensors, t)].is == MEMO_LATE_ROWS;
 }
 
 /* Rows of row_bytes that a step has of tensor t, at most.  A CARRIED tensor is one row, as if it
  * were of the slice's first token: slices without tokens have none. */
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
-    const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
-    if (rule == MEMO_TENSOR_CARRIED) return 1;
-    return rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer : desc->n_rows;
+    const memo_item* item = &desc->tensors[memob_item_leader(desc->tensors, t)];
+    if (item->scope == MEMO_CARRIED) return 1;
+    return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
 /* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
@@ -173,14 +189,14 @@ MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
     const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
-    if (desc->tensors[t].with) return 0;
+    if (desc->tensors[t].away == MEMO_WITH) return 0;
     if (memob_tensor_is_routed(desc, t))
         return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
     return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
-MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
+MEMOI const char* memob_tensor_name(const memo_item* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
 
@@ -210,16 +226,16 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
 }
 
 /* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT, as if a
- * tensor that it lacks, and a HANDED one, were kept with 0 bytes. */
+ * tensor that it lacks, and an EDGE, were kept with 0 bytes. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (!memob_layer_has(desc, layer, t)) return MEMO_ROWS_KEPT;
-    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED) return MEMO_ROWS_KEPT;
+    if (desc->tensors[t].scope == MEMO_EDGE) return MEMO_ROWS_KEPT;
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
-    switch (memob_tensor_rule(desc->tensors, t)) {
-    case MEMO_TENSOR_ROWS:
+    switch (memob_item_away(desc, t)) {
+    case MEMO_KEEP: return MEMO_ROWS_KEPT;
+    case MEMO_ROWS:
+        if (memob_tensor_is_routed(desc, t)) return 0;
         return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
-    case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
-    case MEMO_TENSOR_ROUTED_ROWS: return 0;
     default: return desc->n_rows;
     }
 }
@@ -230,19 +246,24 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
-/* Returns why a tensor's rule forbids to swap so many of its rows; NULL: it does not. */
-MEMOI const char* memoi_swap_rule_fault(memo_tensor_rule rule, int64_t swapped, int64_t n_rows) {
-    switch (rule) {
-    case MEMO_TENSOR_ROWS: return NULL;
-    case MEMO_TENSOR_WHOLE:
-        return swapped > 0 && swapped < n_rows ? "is whole by its rule; swap all rows or none"
-                                               : NULL;
-    case MEMO_TENSOR_KEPT: return "must be MEMO_ROWS_KEPT by its rule";
-    case MEMO_TENSOR_ROUTED_ROWS:
-        return swapped ? "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid" : NULL;
+/* Returns why item t may not swap so many of its rows; NULL: it may. */
+MEMOI const char* memoi_swap_away_fault(const memo_swap_desc* desc, int32_t t, int64_t swapped) {
+    switch (memob_item_away(desc, t)) {
+    case MEMO_KEEP: return "is MEMO_KEEP; MEMO_ROWS_KEPT is valid";
+    case MEMO_ROWS:
+        return swapped && memob_tensor_is_routed(desc, t)
+                   ? "is MEMO_ROWS, known late; 0 and MEMO_ROWS_KEPT are valid"
+                   : NULL;
+    case MEMO_WHOLE:
+        return swapped > 0 && swapped < desc->n_rows ? "is MEMO_WHOLE; swap all rows or none"
+                                                     : NULL;
     default:
-        return swapped < n_rows ? "cannot be recomputed by its rule; swap all rows or keep them"
-                                : NULL;
+        if (swapped == desc->n_rows) return NULL;
+        return memob_swap_is_layer(desc, t)
+                   ? "is of all slices of the layer, so it is not recomputed; swap all rows or "
+                     "keep "
+                     "them"
+                   : "is MEMO_MOVE, so it cannot be recomputed; swap all rows or keep them";
     }
 }
 
@@ -264,17 +285,17 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int32_t with = desc->tensors[t].with;
+    const int32_t leader = memob_item_leader(desc->tensors, t);
     const char* why = NULL;
     if (swapped != MEMO_ROWS_KEPT) {
         why = memoi_swap_tiles_fault(desc, layer, swapped);
-        if (!why) why = memoi_swap_rule_fault(memob_tensor_rule(desc->tensors, t), swapped, n);
+        if (!why) why = memoi_swap_away_fault(desc, t, swapped);
     }
-    if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
+    if (!why && memoi_swap_cell(desc, layer, leader) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
         memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
-        why = "is of the layer by its rule; swap or keep it in all slices of the layer";
+        why = "is MEMO_LAYER; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
     return MEMOI_INVALID(desc,
@@ -283,91 +304,103 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                          (long long)swapped, (long long)n, (long long)tile);
 }
 
-/* *which: the HANDED or INPUT tensor before t, or -1; becomes t. */
-MEMOI memo_status memoi_swap_check_only(const memo_swap_desc* desc, int32_t t, int32_t* which,
-                                        memo_error* error) {
-    const memo_tensor* tensor = &desc->tensors[t];
-    if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
-        return MEMOI_INVALID(
-            desc,
-            "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
-            "give it no `with` and no kinds, and other tensors another rule",
-            (int)t, memob_tensor_name(tensor));
-    *which = t;
-    return MEMO_STATUS_OK;
+/* The choices of an item that do not work together; NULL: they do. */
+MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
+    const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
+    if (item->away < MEMO_KEEP || item->away > MEMO_WITH)
+        return "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are "
+               "valid";
+    if (item->scope < MEMO_SLICE || item->scope > MEMO_CARRIED)
+        return "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED "
+               "are valid";
+    if (item->is != 0 && item->is != MEMO_LATE_ROWS)
+        return "is: invalid; 0 and MEMO_LATE_ROWS are valid";
+    if (item->away == MEMO_WITH && (item->scope || item->is))
+        return "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works";
+    if (item->scope == MEMO_EDGE && item->away != MEMO_MOVE)
+        return "a MEMO_EDGE is handed on; MEMO_MOVE works";
+    if ((item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves)
+        return "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work";
+    if (item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)))
+        return "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE";
+    return NULL;
 }
 
-/* other: a ROUTED tensor, or t; its kinds are those of t. */
+/* What is made with another has its layers and its number of rows.  NULL: it has. */
+MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
+    const int32_t leader = memob_item_leader(desc->tensors, t);
+    const memo_item* item = &desc->tensors[leader];
+    if (desc->tensors[t].away != MEMO_WITH) return NULL;
+    if (leader == t) return "MEMO_WITH needs an item before it that is made with it";
+    if ((!item->row_bytes && desc->tensors[t].row_bytes) ||
+        memob_tensor_kinds(desc, leader) != memob_tensor_kinds(desc, t))
+        return "MEMO_WITH needs an item before it that has bytes and the same kinds";
+    if (item->is || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
+        return "the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS before it is made alone; MEMO_MOVE and "
+               "MEMO_KEEP work";
+    return NULL;
+}
+
+/* *which: the EDGE or INPUT before t, or -1; becomes t. */
+MEMOI const char* memoi_swap_only_fault(const memo_swap_desc* desc, int32_t t, int32_t* which) {
+    if (*which >= 0 || memob_tensor_kinds(desc, t))
+        return "MEMO_EDGE and MEMO_INPUT are each of one item of all layers; give it no kinds, and "
+               "other items another scope";
+    *which = t;
+    return NULL;
+}
+
+/* other: an item with late rows, or t; its kinds are those of t. */
 MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t, int32_t other,
                                           memo_error* error) {
-    const memo_tensor* tensor = &desc->tensors[t];
+    const memo_item* item = &desc->tensors[t];
     if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
-        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / tensor->row_bytes &&
+        desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / item->row_bytes &&
         memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
         return MEMO_STATUS_OK;
     return MEMOI_INVALID(
         desc,
         "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
-        "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
+        "to routed_rows_all rows are valid, and the same kinds for all MEMO_LATE_ROWS",
         (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
-        memob_tensor_name(tensor));
-}
-
-MEMOI memo_status memoi_swap_check_with(const memo_swap_desc* desc, int32_t t, memo_error* error) {
-    const memo_tensor *tensor = &desc->tensors[t], *other;
-    const int32_t with = tensor->with;
-    if (with == 0) return MEMO_STATUS_OK;
-    other = with > 0 && with <= desc->n_tensors ? &desc->tensors[with - 1] : NULL;
-    if (!other || other == tensor || other->with || (!other->row_bytes && tensor->row_bytes) ||
-        memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
-                             "tensor that has bytes, with 0 and the same kinds, is valid",
-                             (int)t, (int)with);
-    if (tensor->rule >= MEMO_TENSOR_CARRIED || other->rule >= MEMO_TENSOR_ROUTED)
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
-                             "rows of their own; 0 would work",
-                             (int)t, memob_tensor_name(tensor), (int)with);
-    return MEMO_STATUS_OK;
+        memob_tensor_name(item));
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t handed = -1, input = -1, routed = -1;
+    int32_t edge = -1, input = -1, late = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const memo_tensor* tensor = &desc->tensors[t];
+        const memo_item* item = &desc->tensors[t];
         memo_status status = MEMO_STATUS_OK;
-        if (tensor->row_bytes < 0)
+        const char* why = memoi_swap_choices_fault(item);
+        if (item->row_bytes < 0)
             return MEMOI_INVALID(
                 desc,
                 "tensors[%d].row_bytes (%s): negative (%lld); 0 means that the tensor is absent",
-                (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
-        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_ROUTED_ROWS)
-            return MEMOI_INVALID(
-                desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
-                (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
+                (int)t, memob_tensor_name(item), (long long)item->row_bytes);
 
-        if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_HANDED)
-            status = memoi_swap_check_only(desc, t, &handed, error);
-        else if (tensor->row_bytes && tensor->rule == MEMO_TENSOR_INPUT)
-            status = memoi_swap_check_only(desc, t, &input, error);
-        else if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
-            status = memoi_swap_check_routed(desc, t, routed < 0 ? t : routed, error);
-            routed = t;
-        }
-        if (!status) status = memoi_swap_check_with(desc, t, error);
+        if (!why && item->row_bytes && item->scope == MEMO_EDGE)
+            why = memoi_swap_only_fault(desc, t, &edge);
+        if (!why && item->row_bytes && item->scope == MEMO_INPUT)
+            why = memoi_swap_only_fault(desc, t, &input);
+        if (!why) why = memoi_swap_with_fault(desc, t);
+        if (why)
+            return MEMOI_INVALID(desc, "tensors[%d] (%s): %s (away %d, scope %d, is %d)", (int)t,
+                                 memob_tensor_name(item), why, (int)item->away, (int)item->scope,
+                                 (int)item->is);
+        if (!item->row_bytes || item->is != MEMO_LATE_ROWS) continue;
+        status = memoi_swap_check_routed(desc, t, late < 0 ? t : late, error);
         if (status) return status;
+        late = t;
     }
 
-    /* INPUT is a copy of HANDED. */
-    if (handed >= 0 && input >= 0 &&
-        desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
-        return MEMOI_INVALID(desc,
-                             "tensors[%d].row_bytes (%s): %lld, but the HANDED tensor, of which it "
-                             "is a copy, has %lld; give both the same",
-                             (int)input, memob_tensor_name(&desc->tensors[input]),
-                             (long long)desc->tensors[input].row_bytes,
-                             (long long)desc->tensors[handed].row_bytes);
+    /* INPUT is a copy of EDGE. */
+    if (edge >= 0 && input >= 0 && desc->tensors[edge].row_bytes != desc->tensors[input].row_bytes)
+        return MEMOI_INVALID(
+            desc,
+            "tensors[%d].row_bytes (%s): %lld, but the MEMO_EDGE, of which it is a "
+            "copy, has %lld; give both the same",
+            (int)input, memob_tensor_name(&desc->tensors[input]),
+            (long long)desc->tensors[input].row_bytes, (long long)desc->tensors[edge].row_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -427,7 +460,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
 
     /* These features assume that backwards come in the reverse order of forwards. */
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
-        if (memob_tensor_is_routed(desc, t)) return "does not work with ROUTED tensors";
+        if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
     if (desc->n_slices > 1) return "does not work with n_slices above 1";
     return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
 }

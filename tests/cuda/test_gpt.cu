@@ -116,11 +116,11 @@ static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
     static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
     const int32_t n_tensors = gpt_n_tensors(config);
     int64_t* rows = gpt_test_table();
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(config, tensors);
     for (int64_t i = 0; i < config->n_layers * gpt_n_slices(config) * n_tensors; i++) {
         const int stage = stages[i % n_tensors],
-                  is_lost = tensors[i % n_tensors].rule >= MEMO_TENSOR_SWAPPED;
+                  is_lost = gpt_is_lost(config, tensors, (int32_t)(i % n_tensors));
         rows[i] = is_lost || stage % 2 == is_even ? MEMO_ROWS_KEPT : 0;
     }
     return rows;

@@ -194,8 +194,8 @@ struct model {
     float *value = NULL, *gradient = NULL;
     float* result = NULL; /* both, on the host */
 
-    model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
-          int32_t n_host_layers = 0, int is_timed = 0);
+    model(int32_t x_away, int32_t sine_away, double alpha, int32_t n_host_layers = 0,
+          int is_timed = 0);
     ~model();
     model(const model&) = delete;
 };
@@ -241,11 +241,10 @@ static memo_status step(model* m) {
     return memo_cuda_check(cudaGetLastError(), "a kernel of the step", &error);
 }
 
-model::model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
-             int32_t n_host_layers, int is_timed)
+model::model(int32_t x_away, int32_t sine_away, double alpha, int32_t n_host_layers, int is_timed)
     : owned(open_device()), device(owned) {
-    memo_tensor tensors[] = {{"x", ROW * sizeof(float), x_rule, 0},
-                             {"sine", ROW * sizeof(float), sine_rule, 0}};
+    memo_item tensors[] = {MEMO_ITEM("x", ROW * sizeof(float), x_away),
+                           MEMO_ITEM("sine", ROW * sizeof(float), sine_away)};
     memo_swap_desc desc = {};
     if (!device) return;
     if (is_timed) {
@@ -290,7 +289,7 @@ static void read_result(model* m) {
 
 static const float* kept_result(void) { /* NULL: no GPU */
     static float result[RESULT_BYTES / sizeof(float)];
-    model m(MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0);
+    model m(MEMO_KEEP, MEMO_KEEP, 0);
     if (!m.result) return NULL;
     CHECK_OK(step(&m));
     read_result(&m);
@@ -309,7 +308,7 @@ TEST(swapping_gives_the_bits_of_keeping) {
     CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
     for (double alpha : alphas)
         for (int32_t n_host_layers : host_layers) {
-            model m(MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, n_host_layers);
+            model m(MEMO_MOVE, MEMO_ROWS, alpha, n_host_layers);
             for (int k = 0; k < 3; k++) {
                 CHECK_OK(step(&m));
                 read_result(&m);
@@ -372,7 +371,7 @@ TEST(forbidden_calls_are_seen) {
 }
 
 TEST(a_step_neither_allocates_nor_synchronizes) {
-    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2);
+    NEED_MODEL(m, MEMO_MOVE, MEMO_ROWS, 0.5, 2);
     count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
     CHECK_NONE_FORBIDDEN("three steps");
@@ -387,7 +386,7 @@ TEST(a_graph_gives_the_same_bits) {
         cudaGraphExec_t exec = NULL;
         struct timespec begin, end;
         double launch_us = 0;
-        model m(MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, alpha < 1 ? 2 : 0);
+        model m(MEMO_MOVE, MEMO_ROWS, alpha, alpha < 1 ? 2 : 0);
         cudaStream_t stream = memo_cuda_stream(m.compute);
         if (alpha > 0) { /* the engine's events were recorded outside of the capture before */
             CHECK_OK(step(&m));
@@ -432,7 +431,7 @@ TEST(the_waits_of_each_layer_are_measured) {
     double sum_s = 0, engine_s;
     int32_t link, n_waits = 0;
     char path[250];
-    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1);
+    NEED_MODEL(m, MEMO_MOVE, MEMO_ROWS, 1, 0, 1);
     CHECK_OK(step(&m));
     CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
           error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
@@ -488,7 +487,7 @@ TEST(a_spoiled_capture_is_left_behind) {
     const float* kept = kept_result();
     cudaGraph_t graph = NULL;
     void* memory;
-    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2);
+    NEED_MODEL(m, MEMO_MOVE, MEMO_ROWS, 0.5, 2);
     cudaStream_t stream = memo_cuda_stream(m.compute);
     CHECK_OK(step(&m));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);

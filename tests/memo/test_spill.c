@@ -41,7 +41,7 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     c->desc.spill_directory = folder;
     for (int32_t t = 0; t < 3; t++) {
         c->tensors[t].row_bytes = 10 + 30 * t;
-        c->tensors[t].rule = t ? MEMO_TENSOR_ROWS : MEMO_TENSOR_WHOLE;
+        c->tensors[t].away = t ? MEMO_ROWS : MEMO_WHOLE;
     }
 }
 

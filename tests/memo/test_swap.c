@@ -45,16 +45,20 @@ static void random_kinds(chain* c) {
     for (int32_t t = 1; t < c->desc.n_tensors; t++)
         c->tensor_kinds[t] = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
-        if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
+        c->tensor_kinds[t] = c->tensor_kinds[item_leader(c->tensors, t)];
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
-        if (c->tensors[t].rule == MEMO_TENSOR_HANDED || c->tensors[t].rule == MEMO_TENSOR_INPUT ||
+        if (c->tensors[t].scope == MEMO_EDGE || c->tensors[t].scope == MEMO_INPUT ||
             chain_is_routed(c, t))
             c->tensor_kinds[t] = 0;
-    if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
     chain_set_kinds(c);
 }
 
-/* Slices, and the rules that are for them. */
+/* What cannot be recomputed. */
+static void choose_moved(memo_item* item, int32_t scope) {
+    item_choose(item, item->away == MEMO_KEEP ? MEMO_KEEP : MEMO_MOVE, scope, 0);
+}
+
+/* Slices, and the scopes that are for them. */
 static void random_slices(chain* c) {
     int32_t t, n_slices = (int32_t)memo_test_int(2, 5), handed = -1;
     const int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
@@ -64,12 +68,13 @@ static void random_slices(chain* c) {
     if (memo_test_int(0, 1))
         c->desc.layer_rows = (n_slices - 1) * c->desc.n_rows + memo_test_int(1, c->desc.n_rows);
     for (t = 0; t < c->desc.n_tensors; t++)
-        if (memo_test_int(0, 2) == 0) c->tensors[t].rule = MEMO_TENSOR_LAYER;
+        if (memo_test_int(0, 2) == 0 && c->tensors[t].away != MEMO_WITH)
+            c->tensors[t].scope = MEMO_LAYER;
     for (t = 0; t < c->desc.n_tensors; t++) {
-        int is_free = !c->tensors[t].with;
-        for (int32_t u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
+        const int is_free = item_is_alone(c->tensors, c->desc.n_tensors, t);
         if (!is_free || memo_test_int(0, 1) || c->desc.n_tensors == 1) continue;
-        c->tensors[t].rule = handed < 0 ? MEMO_TENSOR_HANDED : MEMO_TENSOR_INPUT;
+        if (handed < 0) item_choose(&c->tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
+        if (handed >= 0) choose_moved(&c->tensors[t], MEMO_INPUT);
         if (handed >= 0) c->tensors[t].row_bytes = c->tensors[handed].row_bytes;
         if (handed >= 0) break;
         handed = t;
@@ -82,11 +87,12 @@ static void random_routing(chain* c) {
     c->desc.routed_rows_all =
         c->desc.routed_rows_layer + memo_test_int(0, 40 * (int64_t)c->desc.n_layers);
     for (int32_t t = 0; t < c->desc.n_tensors; t++) {
-        int is_free = !c->tensors[t].with && c->tensors[t].rule < MEMO_TENSOR_HANDED;
-        for (int32_t u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
+        const int is_free =
+            item_is_alone(c->tensors, c->desc.n_tensors, t) &&
+            (c->tensors[t].scope == MEMO_SLICE || c->tensors[t].scope == MEMO_LAYER);
         if (is_free && (t == 0 || memo_test_int(0, 1)))
-            c->tensors[t].rule =
-                (memo_tensor_rule)memo_test_int(MEMO_TENSOR_ROUTED, MEMO_TENSOR_ROUTED_ROWS);
+            item_choose(&c->tensors[t], memo_test_int(0, 1) ? MEMO_ROWS : MEMO_MOVE, MEMO_SLICE,
+                        MEMO_LATE_ROWS);
     }
 }
 
@@ -113,14 +119,14 @@ static void random_chain(chain* c, int may_slice) {
     c->desc.tile_rows = memo_test_int(0, 9);
     c->desc.alpha = memo_test_int(0, 2) ? (double)memo_test_int(0, 8) / 8 : memo_test_real();
     for (int32_t t = 0; t < c->desc.n_tensors; t++) {
-        int64_t with = memo_test_int(1, c->desc.n_tensors);
+        const int follows = t >= memo_test_int(1, c->desc.n_tensors);
         c->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 48) : 0;
-        c->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
-        if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
-            c->tensors[with - 1].row_bytes)
-            c->tensors[t].with = (int32_t)with;
+        c->tensors[t].away = random_away(memo_test_int(0, 1) ? 4 : 2);
+        if (memo_test_int(0, 4) == 0 && follows &&
+            c->tensors[item_leader(c->tensors, t - 1)].row_bytes)
+            c->tensors[t].away = MEMO_WITH;
         else if (memo_test_int(0, 5) == 0)
-            c->tensors[t].rule = MEMO_TENSOR_CARRIED;
+            choose_moved(&c->tensors[t], MEMO_CARRIED);
         /* Rows that begin anywhere, and rows that begin at multiples of 512. */
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
@@ -160,7 +166,7 @@ static void gpt_table(chain* c, int64_t hidden_bytes, int32_t n_layers, int64_t 
     c->desc.n_rows = n_rows;
     for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
         c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
-        c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
+        c->tensors[t].away = t < 2 ? MEMO_WHOLE : MEMO_ROWS;
     }
     c->tensors[2].row_bytes *= 3; /* q, k and v */
 }
@@ -297,7 +303,7 @@ TEST(bad_routings_are_refused) {
     chain c;
     chain_init(&c, 1);
     c.tensors[0].row_bytes = 8;
-    c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+    item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
     c.desc.n_layers = 3, c.desc.n_rows = 9;
     c.desc.routed_rows_layer = 4, c.desc.routed_rows_all = 3;
     memo_swap_sizes sizes;
@@ -306,9 +312,10 @@ TEST(bad_routings_are_refused) {
     c.desc.routed_rows_all = 6;
     c.desc.n_tensors = 2;
     c.tensors[1].row_bytes = 8;
-    c.tensors[1].with = 1;
+    c.tensors[1].away = MEMO_WITH;
     CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
-                "memo_swap_desc.tensors[1].with (unnamed): 1, but CARRIED and ROUTED");
+                "memo_swap_desc.tensors[1] (unnamed): the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS "
+                "before it is made alone");
     c.desc.n_tensors = 1;
     start(&c, 0);
     CHECK_ERROR(memo_swap_set_routed(c.swap, 0, 1, &error), INVALID_STATE, "is not open alone");
@@ -333,7 +340,7 @@ TEST(routed_rows_take_what_is_planned) {
         chain c;
         chain_init(&c, 1);
         c.tensors[0].row_bytes = BYTES;
-        c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
         c.desc.n_layers = N, c.desc.n_rows = 500;
         c.desc.routed_rows_layer = W, c.desc.routed_rows_all = ALL;
         for (int i = 0; i < N; i++) c.rows[i] = i < k ? MEMO_ROWS_KEPT : 500;
@@ -489,9 +496,9 @@ TEST(slices_take_what_the_formula_says) {
         one.desc.tensors = one.tensors;
         for (int32_t t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
         memo_swap_sizes slice = sizes_of_desc(&one.desc);
-        c.tensors[0].rule = MEMO_TENSOR_INPUT;
-        c.tensors[3].rule = MEMO_TENSOR_HANDED;
-        c.tensors[4].rule = c.tensors[5].rule = MEMO_TENSOR_LAYER;
+        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_INPUT, 0);
+        item_choose(&c.tensors[3], MEMO_MOVE, MEMO_EDGE, 0);
+        for (int32_t t = 4; t < 6; t++) item_choose(&c.tensors[t], MEMO_MOVE, MEMO_LAYER, 0);
         c.desc.n_layers = 4 * n_slices;
         c.desc.n_slices = n_slices;
         c.desc.layer_rows = length;
@@ -516,14 +523,14 @@ TEST(slices_take_what_the_formula_says) {
     }
 }
 
-/* HANDED and INPUT tensors of 0 bytes, before and behind those that have some, take no place. */
+/* EDGE and INPUT tensors of 0 bytes, before and behind those that have some, take no place. */
 TEST(absent_handed_tensors_take_no_place) {
     for (int32_t absent = 0; absent < 2; absent++) {
         chain c;
         gpt_table(&c, 64, 6, 8);
         c.desc.n_slices = 3;
         for (int32_t t = 0; t < 4; t++) {
-            c.tensors[t].rule = t % 2 ? MEMO_TENSOR_INPUT : MEMO_TENSOR_HANDED;
+            item_choose(&c.tensors[t], MEMO_MOVE, t % 2 ? MEMO_INPUT : MEMO_EDGE, 0);
             c.tensors[t].row_bytes = t / 2 == absent ? 0 : 512; /* three pages of a layer */
         }
         start(&c, 0);
@@ -535,21 +542,21 @@ TEST(absent_handed_tensors_take_no_place) {
 /* A desc of slices that cannot be meant is refused with what would work. */
 TEST(bad_slices_are_refused) {
     static const char* const words[] = {
-        "whole layers",          "split a tile", "are not 3 slices",       "each of one tensor",
+        "whole layers",          "split a tile", "are not 3 slices",       "each of one item",
         "of which it is a copy", "same kind",    "all slices of the layer"};
     memo_swap_sizes sizes;
     for (int k = 0; k < 7; k++) {
         chain c;
         gpt_table(&c, 64, 6, 8);
         c.desc.n_slices = 3;
-        c.tensors[0].rule = MEMO_TENSOR_HANDED;
-        c.tensors[1].rule = MEMO_TENSOR_INPUT;
-        c.tensors[2].rule = MEMO_TENSOR_LAYER;
+        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
+        item_choose(&c.tensors[1], MEMO_MOVE, MEMO_INPUT, 0);
+        item_choose(&c.tensors[2], MEMO_MOVE, MEMO_LAYER, 0);
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         if (k == 0) c.desc.n_layers = 7;
         if (k == 1) c.desc.tile_rows = 3;
         if (k == 2) c.desc.layer_rows = 16;
-        if (k == 3) c.tensors[2].rule = MEMO_TENSOR_INPUT;
+        if (k == 3) c.tensors[2].scope = MEMO_INPUT;
         if (k == 4) c.tensors[1].row_bytes++;
         c.layer_kinds[1] = k == 5;
         if (k == 5) c.desc.layer_kinds = c.layer_kinds;
@@ -774,8 +781,7 @@ TEST(micro_batches_in_flight_come_back) {
         chain_set_kinds(&c);
         for (int32_t t = 0; t < c.desc.n_tensors; t++) {
             c.tensors[t].row_bytes = 512 * memo_test_int(1, 3);
-            c.tensors[t].with = 0;
-            c.tensors[t].rule = (memo_tensor_rule)memo_test_int(0, 3);
+            item_choose(&c.tensors[t], random_away(4), MEMO_SLICE, 0);
         }
         random_table(&c);
         c.desc.rows = c.rows, c.desc.order = c.order;
@@ -796,7 +802,7 @@ TEST(bad_orders_are_refused) {
                {"leaves out a place", 2, 2, {0, -1}},
                {"does not work with n_slices", 2, 4, {0, 1, -1, -2}},
                {"does not work with a file", 2, 4, {0, 1, -1, -2}},
-               {"does not work with ROUTED", 2, 4, {0, 1, -1, -2}}};
+               {"does not work with MEMO_LATE_ROWS", 2, 4, {0, 1, -1, -2}}};
     for (int k = 0; k < 9; k++) {
         chain c;
         chain_init(&c, 1);
@@ -807,7 +813,7 @@ TEST(bad_orders_are_refused) {
         c.desc.order = bad[k].order;
         if (k == 6) c.desc.n_slices = 2;
         if (k == 7) c.desc.n_host_layers = 1;
-        if (k == 8) c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+        if (k == 8) item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
         if (k == 8) c.desc.routed_rows_layer = c.desc.routed_rows_all = 4;
         refuses(&c.desc, bad[k].words);
     }
@@ -852,10 +858,10 @@ TEST(tables_of_rows_have_their_sizes) {
         WITH(c.rows[layer], INT64_MIN,
              refuses(&c.desc, "is out of range")); /* make ubsan shows an overflow */
     }
-    WITH(c.tensors[0].rule, MEMO_TENSOR_WHOLE, refuses(&c.desc, "whole by its rule"));
-    WITH(c.tensors[0].rule, MEMO_TENSOR_SWAPPED,
-         refuses(&c.desc, "cannot be recomputed by its rule"));
-    WITH(c.tensors[0].rule, MEMO_TENSOR_KEPT, refuses(&c.desc, "MEMO_ROWS_KEPT by its rule"));
+    WITH(c.tensors[0].away, MEMO_WHOLE, refuses(&c.desc, "is MEMO_WHOLE; swap all rows or none"));
+    WITH(c.tensors[0].away, MEMO_MOVE,
+         refuses(&c.desc, "is MEMO_MOVE, so it cannot be recomputed"));
+    WITH(c.tensors[0].away, MEMO_KEEP, refuses(&c.desc, "is MEMO_KEEP; MEMO_ROWS_KEPT is valid"));
     c.desc.n_rows = INT64_MAX / 2;
     refuses(&c.desc, "2^58");
 
@@ -914,7 +920,7 @@ TEST(kinds_take_what_two_neighbors_need) {
         c.desc.n_rows = 4;
         for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
             c.tensors[t].row_bytes = 512 * memo_test_int(1, 5);
-            c.tensors[t].rule = MEMO_TENSOR_WHOLE;
+            c.tensors[t].away = MEMO_WHOLE;
         }
         random_kinds(&c);
         random_table(&c);
@@ -949,9 +955,9 @@ TEST(bad_kinds_are_refused) {
     c.layer_kinds[2] = -1;
     refuses(&c.desc, "layer_kinds[2]: out of range (-1)");
     c.layer_kinds[2] = 31;
-    c.tensors[3].with = 3;
+    c.tensors[3].away = MEMO_WITH;
     c.tensor_kinds[3] = 2;
-    refuses(&c.desc, "tensors[3].with");
+    refuses(&c.desc, "tensors[3] (tensor): MEMO_WITH needs an item before it that has bytes");
     c.tensor_kinds[2] = 2;
     (void)sizes_of_desc(&c.desc);
 }

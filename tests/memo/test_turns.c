@@ -87,8 +87,7 @@ static memo_status dropping_event_wait(void* context, memo_event event, memo_str
 /* Three micro-batches without wait number `without` (-1: none), with places for as many layers in
  * host memory, the others in a file; 0: for all.  Returns how many bytes came back wrong. */
 static int64_t run_chain(uint64_t seed, int64_t without, int n_host_layers) {
-    static const memo_tensor_rule rules[] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS,
-                                             MEMO_TENSOR_ROWS};
+    static const int32_t away[] = {MEMO_MOVE, MEMO_ROWS, MEMO_ROWS};
     const memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc);
     memo_device table;
     chain c;
@@ -107,7 +106,7 @@ static int64_t run_chain(uint64_t seed, int64_t without, int n_host_layers) {
     c.desc.alpha = 0.5;
     c.desc.n_host_layers = n_host_layers;
     c.desc.spill_directory = chain_folder();
-    for (int t = 0; t < 3; t++) c.tensors[t].row_bytes = 8, c.tensors[t].rule = rules[t];
+    for (int t = 0; t < 3; t++) c.tensors[t].row_bytes = 8, c.tensors[t].away = away[t];
     CHECK_OK(chain_open(&c));
     for (int i = 0; i < 3; i++) CHECK_OK(chain_micro_batch(&c, i, 1000));
     CHECK_OK(memo_stream_synchronize(inner, c.compute, &error));

@@ -47,8 +47,7 @@ static memo_status gated_stream_create(void* context, const char* name, int32_t 
 }
 
 int main(int argc, char** argv) {
-    static const memo_tensor_rule rules[] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS,
-                                             MEMO_TENSOR_ROWS};
+    static const int32_t away[] = {MEMO_MOVE, MEMO_ROWS, MEMO_ROWS};
     memo_host_device_desc host_desc = {0};
     memo_device* host = NULL;
     chain c;
@@ -71,7 +70,7 @@ int main(int argc, char** argv) {
     if (argc > 3) c.desc.n_host_layers = (int32_t)strtol(argv[3], NULL, 10);
     for (int t = 0; t < 3; t++) {
         c.tensors[t].row_bytes = 8;
-        c.tensors[t].rule = rules[t];
+        c.tensors[t].away = away[t];
     }
     if (chain_open(&c)) goto failed;
     for (int micro_batch = 0; micro_batch < 2; micro_batch++)

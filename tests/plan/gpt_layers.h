@@ -8,25 +8,25 @@
 enum { GPT_TENSORS = 13 };
 
 /* Fills all arrays and descs but the capacities and the rates of a file. */
-static MEMO_UNUSED void gpt_layers(memo_tensor* gpt, double* recompute_s_per_row,
+static MEMO_UNUSED void gpt_layers(memo_item* gpt, double* recompute_s_per_row,
                                    memo_kind_times* times, memo_swap_desc* swap,
                                    memo_swap_plan_desc* desc, int32_t n_layers, int64_t n_rows) {
-    static const memo_tensor table[GPT_TENSORS] = {
-        {"input", 8192, MEMO_TENSOR_SWAPPED, 0},   {"rstd1", 4, MEMO_TENSOR_ROWS, 3},
-        {"norm1", 8192, MEMO_TENSOR_ROWS, 0},      {"q", 8192, MEMO_TENSOR_ROWS, 0},
-        {"k", 8192, MEMO_TENSOR_ROWS, 0},          {"v", 8192, MEMO_TENSOR_ROWS, 0},
-        {"attention", 8192, MEMO_TENSOR_WHOLE, 0}, {"lse", 128, MEMO_TENSOR_WHOLE, 7},
-        {"middle", 8192, MEMO_TENSOR_ROWS, 0},     {"rstd2", 4, MEMO_TENSOR_ROWS, 11},
-        {"norm2", 8192, MEMO_TENSOR_ROWS, 0},      {"up", 32768, MEMO_TENSOR_ROWS, 0},
-        {"gelu", 32768, MEMO_TENSOR_ROWS, 0}};
-    static const double us[GPT_TENSORS] = {-1, 0,      0.004, 0.0475, 0.0475, 0.0475, 0,
-                                           0,  0.0475, 0,     0.004,  0.19,   0.015};
+    static const memo_item table[GPT_TENSORS] = {
+        MEMO_ITEM("input", 8192, MEMO_MOVE),      MEMO_ITEM("norm1", 8192, MEMO_ROWS),
+        MEMO_ITEM("rstd1", 4, MEMO_WITH),         MEMO_ITEM("q", 8192, MEMO_ROWS),
+        MEMO_ITEM("k", 8192, MEMO_ROWS),          MEMO_ITEM("v", 8192, MEMO_ROWS),
+        MEMO_ITEM("attention", 8192, MEMO_WHOLE), MEMO_ITEM("lse", 128, MEMO_WITH),
+        MEMO_ITEM("middle", 8192, MEMO_ROWS),     MEMO_ITEM("norm2", 8192, MEMO_ROWS),
+        MEMO_ITEM("rstd2", 4, MEMO_WITH),         MEMO_ITEM("up", 32768, MEMO_ROWS),
+        MEMO_ITEM("gelu", 32768, MEMO_ROWS)};
+    static const double us[GPT_TENSORS] = {-1, 0.004,  0,     0.0475, 0.0475, 0.0475, 0,
+                                           0,  0.0475, 0.004, 0,      0.19,   0.015};
     double attention_us = 0.92 * (double)n_rows / 65536;
     *swap = MEMO_ZERO(memo_swap_desc);
     *desc = MEMO_ZERO(memo_swap_plan_desc);
     for (int t = 0; t < GPT_TENSORS; t++) {
         gpt[t] = table[t];
-        recompute_s_per_row[t] = 1e-6 * (table[t].rule == MEMO_TENSOR_WHOLE ? attention_us : us[t]);
+        recompute_s_per_row[t] = 1e-6 * (table[t].away == MEMO_WHOLE ? attention_us : us[t]);
     }
     swap->tensors = gpt;
     swap->n_tensors = GPT_TENSORS;

@@ -27,16 +27,17 @@ static long long n_tried;
 #define TENSORS_MAX 4 /* of random problems */
 
 typedef struct problem {
-    memo_tensor tensors[GPT_TENSORS];
+    memo_item tensors[GPT_TENSORS];
     double recompute_s_per_row[GPT_TENSORS];
     memo_kind_times times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
 } problem;
 
-/* Connected, and all else is 0. */
+/* Connected, tensors of ROWS, and all else is 0. */
 static void empty_problem(problem* p) {
     memset(p, 0, sizeof *p);
+    for (int t = 0; t < GPT_TENSORS; t++) p->tensors[t].away = MEMO_ROWS;
     p->swap.tensors = p->tensors;
     p->desc.swap = &p->swap;
     p->times.recompute_s_per_row = p->recompute_s_per_row;
@@ -75,11 +76,11 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
         p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
         p->recompute_s_per_row[t] = memo_test_real() / (double)p->swap.n_rows;
-        if (memo_test_int(0, 5) == 0) p->tensors[t].rule = MEMO_TENSOR_WHOLE;
-        if (memo_test_int(0, 5) == 0) p->tensors[t].rule = MEMO_TENSOR_SWAPPED;
-        if (memo_test_int(0, 30) == 0) p->tensors[t].rule = MEMO_TENSOR_KEPT;
+        if (memo_test_int(0, 5) == 0) p->tensors[t].away = MEMO_WHOLE;
+        if (memo_test_int(0, 5) == 0) p->tensors[t].away = MEMO_MOVE;
+        if (memo_test_int(0, 30) == 0) p->tensors[t].away = MEMO_KEEP;
         if (memo_test_int(0, 20) == 0) p->recompute_s_per_row[t] = -1;
-        if (t > 0 && memo_test_int(0, 6) == 0 && !p->tensors[t - 1].with) p->tensors[t].with = t;
+        if (t > 0 && memo_test_int(0, 6) == 0) p->tensors[t].away = MEMO_WITH;
     }
     p->times.forward_s = memo_test_real();
     p->times.backward_s = 2 * memo_test_real();
@@ -123,9 +124,7 @@ static int64_t n_tiles_of(const problem* p) {
 static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Tensors with equal splits share the work of the first. */
-static int leader_of(const problem* p, int t) {
-    return p->tensors[t].with ? p->tensors[t].with - 1 : t;
-}
+static int leader_of(const problem* p, int t) { return item_leader(p->tensors, t); }
 
 /* The step of a choice for all layers with so many places in host memory, from the description of
  * the engine alone; -1: not allowed. */
@@ -138,15 +137,15 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
     *device_bytes = *host_bytes = 0;
     for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         int leader = leader_of(p, t), is_kept = c->swapped[t] > n_tiles;
-        memo_tensor_rule rule = p->tensors[leader].rule;
+        const int32_t away = p->tensors[leader].away;
         int64_t swapped = is_kept ? 0 : c->swapped[t];
         int64_t recomputed = is_kept ? 0 : n_tiles - swapped;
         int64_t tile_bytes = p->tensors[t].row_bytes * p->swap.tile_rows;
         double bytes = (double)(tile_bytes * swapped);
         if (c->swapped[t] != c->swapped[leader]) return -1;
-        if (rule == MEMO_TENSOR_KEPT && !is_kept) return -1;
-        if (rule == MEMO_TENSOR_SWAPPED && recomputed) return -1;
-        if (rule == MEMO_TENSOR_WHOLE && recomputed && swapped) return -1;
+        if (away == MEMO_KEEP && !is_kept) return -1;
+        if (away == MEMO_MOVE && recomputed) return -1;
+        if (away == MEMO_WHOLE && recomputed && swapped) return -1;
         if (recomputed && p->recompute_s_per_row[leader] < 0) return -1;
         *device_bytes +=
             tile_bytes * (is_kept ? n * n_tiles : (n < 2 ? n : 2) * swapped + recomputed);
@@ -279,7 +278,7 @@ static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_m
     memo_kind_times kind = p->times;
     double per_row[TENSORS_MAX];
     for (int i = 0; i < swap->n_tensors; i++) /* one operation gives both */
-        per_row[i] = p->tensors[i].with ? 0 : larger(p->recompute_s_per_row[i], 0);
+        per_row[i] = p->tensors[i].away == MEMO_WITH ? 0 : larger(p->recompute_s_per_row[i], 0);
     kind.recompute_s_per_row = per_row;
     memo_swap_times times = swap_times_of(&p->desc, &kind);
     times.n_micro_batches = n_micro_batches;
@@ -305,7 +304,7 @@ static double best_alpha_by_trying(const problem* p) {
         swap.alpha = (double)k / (double)n_tiles;
         for (t = 0; t < p->swap.n_tensors; t++) {
             int leader = leader_of(p, t);
-            if (p->tensors[leader].rule == MEMO_TENSOR_ROWS && k < n_tiles &&
+            if (p->tensors[leader].away == MEMO_ROWS && k < n_tiles &&
                 p->recompute_s_per_row[leader] < 0)
                 break;
         }
@@ -401,15 +400,16 @@ static void climb_change(const problem* p, int64_t* rows) {
     int32_t begin = (int32_t)memo_test_int(0, n - 1), end = begin + 1;
     int64_t n_tiles = n_tiles_of(p), tiles = memo_test_int(-1, n_tiles);
     int32_t t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
-    if (p->tensors[t].rule == MEMO_TENSOR_HANDED) return;
+    if (p->tensors[t].scope == MEMO_EDGE) return;
     if (memob_swap_is_layer(&p->swap, t)) begin = begin / p->swap.n_slices * p->swap.n_slices;
     if (memo_test_int(0, 3) == 0) begin = 0, end = memo_test_int(0, 1) || n < 3 ? n : n - 2;
     if (memo_test_int(0, 5) == 0) end = (int32_t)memo_test_int(begin + 1, n);
     if (memo_test_int(0, 2) == 0) tiles = memo_test_int(0, 1) ? n_tiles : -1;
-    if (p->tensors[t].rule == MEMO_TENSOR_KEPT) tiles = -1;
-    if (p->tensors[t].rule >= MEMO_TENSOR_SWAPPED || p->recompute_s_per_row[t] < 0)
+    if (p->tensors[t].away == MEMO_KEEP) tiles = -1;
+    if (!item_recomputes(p->tensors, t) || p->tensors[t].is || p->recompute_s_per_row[t] < 0 ||
+        memob_swap_is_layer(&p->swap, t))
         tiles = tiles < 0 ? -1 : n_tiles;
-    if (p->tensors[t].rule == MEMO_TENSOR_WHOLE && tiles > 0 && tiles < n_tiles) tiles = 0;
+    if (p->tensors[t].away == MEMO_WHOLE && tiles > 0 && tiles < n_tiles) tiles = 0;
     for (int32_t layer = begin; layer < end; layer++)
         for (int32_t other = 0; other < n_tensors; other++)
             if (leader_of(p, other) == t)
@@ -600,7 +600,7 @@ TEST(equal_rows_are_preferred) {
 /* 200 layers of 40 tensors in 16 slices. */
 TEST(many_slices_are_planned_quickly) {
     enum { N = 40 };
-    memo_tensor tensors[N];
+    memo_item tensors[N];
     double per_row[N], all_s = 0, all_bytes = 0;
     memo_swap_plan_desc desc = {0};
     memset(tensors, 0, sizeof tensors);
@@ -608,10 +608,11 @@ TEST(many_slices_are_planned_quickly) {
     for (int t = 0; t < N; t++) {
         tensors[t].name = "tensor";
         tensors[t].row_bytes = t < 2 ? 8192 : 512 * memo_test_int(1, 16);
-        tensors[t].rule = t == 0   ? MEMO_TENSOR_HANDED
-                          : t == 1 ? MEMO_TENSOR_INPUT
-                          : t < 4  ? MEMO_TENSOR_LAYER
-                                   : (memo_tensor_rule)(t % 7 == 3);
+        tensors[t].away = t < 4 ? MEMO_MOVE : t % 7 == 3 ? MEMO_WHOLE : MEMO_ROWS;
+        tensors[t].scope = t == 0   ? MEMO_EDGE
+                           : t == 1 ? MEMO_INPUT
+                           : t < 4  ? MEMO_LAYER
+                                    : MEMO_SLICE;
         per_row[t] = (double)tensors[t].row_bytes * (0.2 + memo_test_real()) * 1e-12;
         all_bytes += 65536 * (double)tensors[t].row_bytes;
         if (t > 3) all_s += 65536 * per_row[t];
@@ -648,7 +649,7 @@ TEST(what_fits_only_in_parts_is_found) {
     p.swap.n_rows = 12;
     p.swap.tile_rows = 3;
     p.tensors[0].row_bytes = 2048;
-    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.tensors[0].away = MEMO_MOVE;
     p.recompute_s_per_row[0] = -1;
     p.tensors[1].row_bytes = 512;
     p.recompute_s_per_row[1] = 0.05;
@@ -695,7 +696,7 @@ static void random_kinds_problem(kinds_problem* k, int is_small) {
     for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
-        if (memo_test_int(0, 3) == 0) p->tensors[t].rule = MEMO_TENSOR_SWAPPED;
+        if (memo_test_int(0, 3) == 0) p->tensors[t].away = MEMO_MOVE;
         if (memo_test_int(0, 1)) k->tensor_kinds[t] = (uint32_t)memo_test_int(1, 7);
     }
     for (int32_t i = 0; i < p->swap.n_layers; i++)
@@ -786,11 +787,11 @@ TEST(plans_of_kinds_take_what_they_predict) {
     CHECK_IS(n_planned, >, n_rounds / 3);
 }
 
-/* Several kinds, slices of which the last is short, CARRIED, ROUTED, LAYER, HANDED and INPUT
+/* Several kinds, slices of which the last is short, CARRIED, late, LAYER, EDGE and INPUT
  * tensors, tensors recomputed with others, a file, slow links. */
 static void random_steps_problem(kinds_problem* k) {
     memo_swap_desc* swap = &k->p.swap;
-    memo_tensor* tensors = k->p.tensors;
+    memo_item* tensors = k->p.tensors;
     int32_t t;
     random_kinds_problem(k, 0);
 
@@ -806,16 +807,15 @@ static void random_steps_problem(kinds_problem* k) {
     if (memo_test_int(0, 2) == 0) swap->tensor_kinds = NULL;
     for (t = 0; t < swap->n_tensors; t++) {
         tensors[t].row_bytes = memo_test_int(1, 900);
-        tensors[t].rule = (memo_tensor_rule)memo_test_int(0, MEMO_TENSOR_LAYER);
-        if (t && memo_test_int(0, 5) == 0 && !tensors[t - 1].with &&
-            tensors[t - 1].rule < MEMO_TENSOR_ROUTED &&
+        item_choose(&tensors[t], random_away(4), memo_test_int(0, 4) ? MEMO_SLICE : MEMO_LAYER, 0);
+        if (t && memo_test_int(0, 5) == 0 && !tensors[t - 1].is &&
             memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
-            tensors[t].with = t;
+            item_choose(&tensors[t], MEMO_WITH, 0, 0);
         else if (memo_test_int(0, 4) == 0)
-            tensors[t].rule = MEMO_TENSOR_CARRIED;
+            item_choose(&tensors[t], memo_test_int(0, 5) ? MEMO_MOVE : MEMO_KEEP, MEMO_CARRIED, 0);
         else if (memo_test_int(0, 4) == 0 && !memob_tensor_kinds(swap, t))
-            tensors[t].rule =
-                (memo_tensor_rule)memo_test_int(MEMO_TENSOR_ROUTED, MEMO_TENSOR_ROUTED_ROWS);
+            item_choose(&tensors[t], memo_test_int(0, 1) ? MEMO_ROWS : MEMO_MOVE, MEMO_SLICE,
+                        MEMO_LATE_ROWS);
     }
     swap->routed_rows_layer = memo_test_int(1, 60);
     swap->routed_rows_all = memo_test_int(1, 3 * swap->n_layers) * swap->routed_rows_layer;
@@ -823,11 +823,11 @@ static void random_steps_problem(kinds_problem* k) {
         swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
         swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
         t = swap->n_tensors - 1;
-        if (!memob_tensor_kinds(swap, t) && !tensors[t].with && memo_test_int(0, 2)) {
-            tensors[t].rule = MEMO_TENSOR_HANDED;
-            if (t && !memob_tensor_kinds(swap, 0) && !tensors[0].with && tensors[1].with != 1 &&
+        if (!memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH && memo_test_int(0, 2)) {
+            item_choose(&tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
+            if (t && !memob_tensor_kinds(swap, 0) && item_is_alone(tensors, swap->n_tensors, 0) &&
                 memo_test_int(0, 2)) {
-                tensors[0].rule = MEMO_TENSOR_INPUT;
+                item_choose(&tensors[0], MEMO_MOVE, MEMO_INPUT, 0);
                 tensors[0].row_bytes = tensors[t].row_bytes;
             }
         }
@@ -842,7 +842,7 @@ static void random_steps_problem(kinds_problem* k) {
         for (int32_t i = 0; i < swap->n_layers; i++)
             k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
         for (t = 0; t < swap->n_tensors; t++)
-            if (tensors[t].rule >= MEMO_TENSOR_ROUTED) tensors[t].rule = MEMO_TENSOR_ROWS;
+            if (tensors[t].is) item_choose(&tensors[t], MEMO_ROWS, MEMO_SLICE, 0);
         k->p.desc.spill_bytes = 0;
     }
 
@@ -1037,7 +1037,7 @@ TEST(scores_are_the_steps_of_the_engine) {
         }
         memoi_rows_destroy(&planner);
     }
-    printf("# %d steps, with HANDED tensors %d, with micro-batches in flight %d: off by at most "
+    printf("# %d steps, with EDGE tensors %d, with micro-batches in flight %d: off by at most "
            "%.2g; with states %d, of many micro-batches off by %.2g\n",
            n_timed, n_handed, n_flown, worst[1], n_stated, worst[0]);
     CHECK(n_stated > n_rounds / 4 && n_spilled > 100 && n_sliced > 500 && n_packed > 500 &&
@@ -1099,7 +1099,7 @@ TEST(no_table_of_kinds_is_shorter) {
             int rest = code, is_valid = 1;
             for (int i = 0; i < 8; i++, rest /= 3) {
                 rows[i] = rest % 3 == 0 ? MEMO_ROWS_KEPT : rest % 3 == 1 ? 16 : 0;
-                if (k.p.tensors[i % 2].rule == MEMO_TENSOR_SWAPPED && rows[i] == 0) is_valid = 0;
+                if (k.p.tensors[i % 2].away == MEMO_MOVE && rows[i] == 0) is_valid = 0;
             }
             double step_s = is_valid ? climb_score(&planner, rows) : -1;
             if (step_s >= 0 && (best_s < 0 || step_s < best_s)) best_s = step_s;
@@ -1182,7 +1182,7 @@ TEST(reasons_are_named) {
     p.desc.device_bytes = 0;
     p.desc.host_bytes = 1000;
     p.desc.is_alpha_only = 1;
-    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.tensors[0].away = MEMO_MOVE;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE,
                 "host memory: the plan with alpha 0 needs");
 
@@ -1207,7 +1207,7 @@ TEST(the_disk_is_named) {
     problem p;
     own_swap_plan* plan = NULL;
     simple_problem(&p);
-    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.tensors[0].away = MEMO_MOVE;
     p.recompute_s_per_row[0] = -1;
     p.desc.device_bytes = 2 * 65536;
     p.desc.host_bytes = 65536 + 100;
@@ -1265,7 +1265,7 @@ TEST(what_only_keeping_fits_is_found) {
     p.tensors[1] = p.tensors[0];
     p.recompute_s_per_row[1] = p.recompute_s_per_row[0];
     p.recompute_s_per_row[0] = -1;
-    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.tensors[0].away = MEMO_MOVE;
     p.desc.host_bytes = 1;
     p.desc.device_bytes =
         (6 + 1) * 256 * 1024; /* the first in every layer, a scratch of the other */
@@ -1284,7 +1284,7 @@ TEST(budgets_may_be_filled) {
     problem p;
     simple_problem(&p);
     p.swap.n_layers = 8;
-    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.tensors[0].away = MEMO_MOVE;
     p.desc.device_bytes = 5 * 65536;
     p.desc.host_bytes = 3 * 65536;
     memo_swap_plan* plan = swap_plan_of(&p.desc);
@@ -1365,9 +1365,10 @@ TEST(bad_descs_are_refused) {
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
                 "memo_swap_plan_desc.host_bytes");
     simple_problem(&p);
-    p.tensors[0].with = 1;
-    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT, "tensors[0].with");
-    p.tensors[0].with = 7;
+    p.tensors[0].away = MEMO_WITH;
+    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
+                "tensors[0] (x): MEMO_WITH needs an item before it");
+    p.tensors[0].away = 7;
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 
     /* With a tensor of 0 bytes: refused, unless both are absent. */
@@ -1375,8 +1376,9 @@ TEST(bad_descs_are_refused) {
     p.swap.n_tensors = 3;
     p.tensors[1] = p.tensors[2] = p.tensors[0];
     p.tensors[1].row_bytes = 0;
-    p.tensors[2].with = 2;
-    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT, "tensors[2].with");
+    p.tensors[2].away = MEMO_WITH;
+    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
+                "tensors[2] (x): MEMO_WITH needs an item before it that has bytes");
     p.tensors[2].row_bytes = 0;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     memo_swap_plan_destroy(plan);
@@ -1445,7 +1447,7 @@ static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t 
 }
 
 TEST(costs_of_calls_are_timed) {
-    static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("up", 512, MEMO_ROWS)};
     memo_profile profile;
     sleeper m = {0};
     m.desc = MEMO_ZERO(memo_session_desc);
@@ -1476,12 +1478,13 @@ TEST(costs_of_calls_are_timed) {
 TEST(a_device_is_measured) {
     double per_row[4];
     memo_kind_times times;
-    memo_tensor tensors[2];
+    memo_item tensors[2];
     memo_profile profile;
     const memo_profile_transfer* last = &profile.copies[1];
     memset(tensors, 0, sizeof tensors);
     tensors[0].name = "input";
     tensors[1].name = "norm";
+    tensors[0].away = tensors[1].away = MEMO_ROWS;
     own_device* host = new_device((memo_host_device_desc){.to_host_bytes_per_s = 100e6,
                                                           .to_device_bytes_per_s = 50e6,
                                                           .device_memory_bytes = 32 << 20,

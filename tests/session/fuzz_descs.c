@@ -120,19 +120,20 @@ static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
             fuzz_word(in, &rows[i]);
 }
 
-static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
+static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
     for (int t = 0; t < FUZZ_N; t++) {
-        FUZZ_POINTERS(tensors[t], 24, &tensors[t].name);
+        FUZZ_POINTERS(tensors[t], 32, &tensors[t].name);
         tensors[t].name = "t";
         fuzz_word(in, &tensors[t].row_bytes);
-        tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 12) - 2);
-        tensors[t].with = fuzz_pick(in, 4) ? 0 : fuzz_pick(in, 8) - 2;
+        tensors[t].away = (int32_t)fuzz_pick(in, 7) - 1;
+        tensors[t].scope = fuzz_pick(in, 4) ? 0 : (int32_t)fuzz_pick(in, 7) - 1;
+        tensors[t].is = fuzz_pick(in, 8) ? 0 : (int32_t)fuzz_pick(in, 4) - 1;
     }
 }
 
 /* ---- the structs ---- */
 
-static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tensor* tensors,
+static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_item* tensors,
                                 int64_t* rows) {
     fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
     FUZZ_POINTERS(*desc, 224, &desc->device, &desc->compute_stream, &desc->copy_streams[0],
@@ -167,7 +168,7 @@ static void fuzz_swap_order(fuzz_bytes* in, memo_swap_desc* desc, int32_t* order
 }
 static void fuzz_swap(fuzz_bytes* in) {
     memo_swap_desc desc;
-    memo_tensor tensors[FUZZ_N];
+    memo_item tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
     int32_t order[FUZZ_SWAP_TURNS];
     memo_swap_sizes sizes;
@@ -187,7 +188,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
     memo_kind_times times;
-    memo_tensor tensors[FUZZ_N];
+    memo_item tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N];
     double recompute_s[2 * FUZZ_N];
     memo_profile profile;
@@ -479,7 +480,7 @@ static void fuzz_session_plan(const memo_session_desc* desc, const memo_profile*
 
 static void fuzz_session(fuzz_bytes* in) {
     memo_session_desc desc;
-    memo_tensor tensors[FUZZ_N];
+    memo_item tensors[FUZZ_N];
     memo_session_buffer buffers[FUZZ_N];
     memo_shape shapes[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
@@ -545,7 +546,7 @@ static void fuzz_session(fuzz_bytes* in) {
 static void fuzz_in_flight(fuzz_bytes* in) {
     static const char* const names[FUZZ_N] = {"a", "b", "c", "d"};
     memo_session_desc desc = {.n_layers = FUZZ_N, .n_rows = 64, .tile_rows = 8};
-    memo_tensor tensors[FUZZ_N];
+    memo_item tensors[FUZZ_N];
     memo_turn order[FUZZ_TURNS];
     memo_session_buffer buffers[] = {
         {"span", 0, 8, MEMO_PASS_FORWARD, 1, MEMO_PASS_BACKWARD, 1, 0},
@@ -565,8 +566,8 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
     desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
     for (i = 0; i < FUZZ_N; i++) {
-        const memo_tensor tensor = {names[i], 8 * (int64_t)fuzz_pick(in, 8),
-                                    (memo_tensor_rule)fuzz_pick(in, 4), 0};
+        const memo_item tensor = {names[i], 8 * (int64_t)fuzz_pick(in, 8),
+                                  (int32_t)fuzz_pick(in, 4), 0, 0};
         tensors[i] = tensor;
         strcpy(profile.tensors[i].name, names[i]);
     }

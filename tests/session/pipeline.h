@@ -7,6 +7,7 @@
 #define PIPELINE_H
 
 #include "uses.h"
+#include "item_choices.h"
 
 enum {
     P_WORDS = 3, /* of a row */
@@ -47,7 +48,7 @@ typedef struct stage {
     pipeline* p;
     int32_t number;
     memo_session_desc desc;
-    memo_tensor tensors[P_N_TENSORS];
+    memo_item tensors[P_N_TENSORS];
     uint32_t tensor_kinds[P_N_TENSORS];
     int32_t layer_kinds[P_LAYERS_MAX];
     memo_session_buffer buffers[P_N_SPLIT_BUFFERS];
@@ -449,8 +450,7 @@ static void p_random(pipeline* p, int32_t n_stages, int32_t n_chunks) {
 
 static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     static const char* const names[P_N_TENSORS] = {"input", "hidden", "gate"};
-    static const memo_tensor_rule rules[P_N_TENSORS] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS,
-                                                        MEMO_TENSOR_WHOLE};
+    static const int32_t away[P_N_TENSORS] = {MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE};
     const int32_t n = p->n_of_chunk;
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -459,7 +459,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     for (int32_t t = 0; t < P_N_TENSORS; t++) {
         s->tensors[t].name = names[t];
         s->tensors[t].row_bytes = 8 * P_WORDS;
-        s->tensors[t].rule = rules[t];
+        s->tensors[t].away = away[t];
     }
     s->tensor_kinds[P_GATE] = 2;
     s->desc.n_layers = n * p->n_chunks;

@@ -279,8 +279,10 @@ TEST(bad_orders_are_refused) {
     desc = s.desc, desc.n_order = MEMO_TURNS_MAX + 1;
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
     desc = s.desc, desc.slice_rows = 5, desc.tile_rows = 5;
-    WITH(s.tensors[P_GATE].rule, MEMO_TENSOR_HANDED,
-         expect_refused(&desc, "memo_session_desc.order: does not work with slices"));
+    const memo_item gate = s.tensors[P_GATE];
+    item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
+    expect_refused(&desc, "memo_session_desc.order: does not work with slices");
+    s.tensors[P_GATE] = gate;
     desc = s.desc, desc.states = &state, desc.n_states = 1;
     expect_refused(&desc, "memo_session_desc.order: does not work with states");
     desc = s.desc, desc.loss = p_between;
@@ -301,9 +303,9 @@ TEST(bad_orders_are_refused) {
          expect_refused(&s.desc, "`operand` has a life to WEIGHTS from a FORWARD or a slice"));
     WITH(s.buffers[P_KEPT_MASK].last_layer, 2,
          expect_refused(&s.desc, "`kept mask` has a life in two chunks of the order"));
-    s.tensors[P_GATE].rule = MEMO_TENSOR_ROUTED;
+    item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
     s.desc.routed_rows_layer = s.desc.routed_rows_all = 4;
-    expect_refused(&s.desc, "memo_session_desc.order: does not work with ROUTED tensors");
+    expect_refused(&s.desc, "memo_session_desc.order: does not work with MEMO_LATE_ROWS");
 }
 #undef F
 #undef B

@@ -9,12 +9,13 @@
 #include "owned.h"
 #include "session_times.h"
 #include "pattern.h"
+#include "item_choices.h"
 
 enum { TENSORS_MAX = 6, LAYERS_MAX = 9 };
 
 typedef struct model {
     memo_session_desc desc;
-    memo_tensor tensors[TENSORS_MAX];
+    memo_item tensors[TENSORS_MAX];
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
     memo_shape shapes[3];
@@ -77,8 +78,7 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor
                       int64_t end) {
     model* m = (model*)user;
     for (int32_t t = 0; t < m->desc.n_tensors; t++)
-        if (t == tensor || m->tensors[t].with == tensor + 1)
-            launch_rows(m, s, layer, t, begin, end, 0);
+        if (item_leader(m->tensors, t) == tensor) launch_rows(m, s, layer, t, begin, end, 0);
 }
 
 static void backward(void* user, memo_session* s, int32_t layer) {
@@ -123,6 +123,7 @@ static void empty_model(model* m) {
     m->desc = MEMO_ZERO(memo_session_desc);
     m->desc.user = m;
     m->desc.tensors = m->tensors;
+    for (int32_t t = 0; t < TENSORS_MAX; t++) m->tensors[t].away = MEMO_ROWS;
     m->desc.setup = setup;
     m->desc.recompute = recompute;
 }
@@ -138,14 +139,15 @@ static void random_model(model* m) {
         static const char* const names[] = {"a", "b", "c", "d", "e", "f"};
         m->tensors[t].name = names[t];
         m->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 200) : 0;
-        m->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 2) ? 2 : 3);
-        if (t && memo_test_int(0, 4) == 0 && m->tensors[t - 1].row_bytes && !m->tensors[t - 1].with)
-            m->tensors[t].with = t;
+        m->tensors[t].away = random_away(memo_test_int(0, 2) ? 3 : 4);
+        if (t && memo_test_int(0, 4) == 0 && m->tensors[t - 1].row_bytes &&
+            m->tensors[t - 1].away != MEMO_WITH)
+            m->tensors[t].away = MEMO_WITH;
     }
     for (int32_t t = 0; t < LAYERS_MAX; t++) m->layer_kinds[t] = (int32_t)memo_test_int(0, 2);
     for (int32_t t = 0; t < m->desc.n_tensors; t++) /* 0: all kinds */
-        m->tensor_kinds[t] = m->tensors[t].with ? m->tensor_kinds[m->tensors[t].with - 1]
-                                                : (uint32_t)memo_test_int(0, 7);
+        m->tensor_kinds[t] = m->tensors[t].away == MEMO_WITH ? m->tensor_kinds[t - 1]
+                                                             : (uint32_t)memo_test_int(0, 7);
     if (memo_test_int(0, 2) == 0) {
         m->desc.layer_kinds = m->layer_kinds;
         m->desc.tensor_kinds = m->tensor_kinds;
@@ -267,7 +269,7 @@ TEST(any_budget_is_met_or_refused) {
             m.desc.spill_directory = memo_test_folder();
             m.desc.host_bytes = memo_test_int(1, 8) * (memo_test_int(0, 2) ? 4096 : 1024);
             m.tensors[0].row_bytes = 100 * memo_test_int(1, 9);
-            m.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+            m.tensors[0].away = MEMO_MOVE;
             most = kept_bytes(&m);
             m.desc.device_bytes = most / memo_test_int(2, 3);
             m.desc.device_bytes += 8192;
@@ -339,10 +341,9 @@ TEST(any_budget_is_met_or_refused) {
 
 /* A model whose session must swap and recompute. */
 static void tight_model(model* m) {
-    static const memo_tensor tensors[] = {{"input", 100, MEMO_TENSOR_SWAPPED, 0},
-                                          {"up", 400, MEMO_TENSOR_ROWS, 0},
-                                          {"attention", 100, MEMO_TENSOR_WHOLE, 0},
-                                          {"lse", 4, MEMO_TENSOR_WHOLE, 3}};
+    static const memo_item tensors[] = {
+        MEMO_ITEM("input", 100, MEMO_MOVE), MEMO_ITEM("up", 400, MEMO_ROWS),
+        MEMO_ITEM("attention", 100, MEMO_WHOLE), MEMO_ITEM("lse", 4, MEMO_WITH)};
     empty_model(m);
     memcpy(m->tensors, tensors, sizeof tensors);
     m->desc.n_tensors = 4;
@@ -1568,11 +1569,11 @@ static void rows_of_kinds(const model* m) {
     memo_text_free(&text);
 }
 
-/* A HANDED tensor has no line; it hides no other one with the same rows. */
+/* An EDGE has no line; it hides no other one with the same rows. */
 TEST(a_tensor_without_choice_hides_no_other) {
-    static const memo_tensor tensors[] = {{"state", 4, MEMO_TENSOR_HANDED, 0},
-                                          {"input", 4, MEMO_TENSOR_SWAPPED, 0},
-                                          {"up", 4, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("state", 4, MEMO_MOVE, MEMO_EDGE),
+                                        MEMO_ITEM("input", 4, MEMO_MOVE),
+                                        MEMO_ITEM("up", 4, MEMO_ROWS)};
     static const int64_t rows[] = {MEMO_ROWS_KEPT, MEMO_ROWS_KEPT, 8};
     memo_swap_desc desc = {0};
     memo_text text = {NULL, 0, 0, 0};
@@ -2208,7 +2209,7 @@ enum { C_ROWS = 48, C_WIDTH = 5, C_LAYERS = 6 };
 enum { C_INPUT, C_HIDDEN, C_OUT };
 typedef struct computer {
     memo_session_desc desc;
-    memo_tensor tensors[3];
+    memo_item tensors[3];
     double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
@@ -2298,9 +2299,9 @@ static void c_log(void* user, const char* line) {
 }
 
 static void c_make(computer* c, int is_checked) {
-    static const memo_tensor tensors[] = {{"input", 8 * C_WIDTH, MEMO_TENSOR_SWAPPED, 0},
-                                          {"hidden", 16 * C_WIDTH, MEMO_TENSOR_ROWS, 0},
-                                          {"out", 8 * C_WIDTH, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("input", 8 * C_WIDTH, MEMO_MOVE),
+                                        MEMO_ITEM("hidden", 16 * C_WIDTH, MEMO_ROWS),
+                                        MEMO_ITEM("out", 8 * C_WIDTH, MEMO_ROWS)};
     memset(c, 0, sizeof *c);
     static const memo_session_buffer declared[2] = {
         {"d_x", 0, 8 * C_WIDTH, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
@@ -2422,7 +2423,7 @@ TEST(mistakes_are_found) {
         {"an input copied again", "other bytes than the forward; it must compute the same rows by "
                                   "the same operations, or tile_rows is too small, or the table "
                                   "has another order; if no tensor before it gives it, declare it "
-                                  "SWAPPED"},
+                                  "MEMO_MOVE"},
         {"a backward that reads a layer that has ended",
          "layer 0, tensor `hidden`, row 0: its weights or its input are NaN since the micro-batch "
          "before: the backward read bytes"},
@@ -2436,8 +2437,9 @@ TEST(mistakes_are_found) {
          "layer's backward to the end of that layer"},
         {"row_bytes too large",
          "in tiles of 8 rows, or they write behind these; check row_bytes; if they are right"},
-        {"`with` forgotten", "layer 5, tensor `out`, row 0: recompute did not write it; recompute "
-                             "it, set `with`"}};
+        {"MEMO_WITH forgotten",
+         "layer 5, tensor `out`, row 0: recompute did not write it; recompute "
+         "it, declare it MEMO_WITH"}};
     const memo_host_device_desc host = {0};
     memo_device table;
     computer c;
@@ -2459,13 +2461,13 @@ TEST(mistakes_are_found) {
         }
         if (i == 1) c.tensors[C_HIDDEN].row_bytes -= 8;
         if (i == 2) { /* the table's order is not the kernels' */
-            memo_tensor swap = c.tensors[C_HIDDEN];
+            memo_item swap = c.tensors[C_HIDDEN];
             c.tensors[C_HIDDEN] = c.tensors[C_OUT];
             c.tensors[C_OUT] = swap;
             c.tensors[C_HIDDEN].name = "out";
         }
         if (i == 3) c.desc.n_rows /= 2;
-        if (i == 4) c.tensors[C_INPUT].rule = MEMO_TENSOR_ROWS;
+        if (i == 4) c.tensors[C_INPUT].away = MEMO_ROWS;
         if (i == 5) c.forgets = 1;
         if (i == 6) c.block = 13;
         if (i == 7) c.block = C_ROWS;
@@ -2482,7 +2484,7 @@ TEST(mistakes_are_found) {
         if (i == 17) c.buffers[0].last_layer = C_LAYERS - 1;
         if (i == 18) c.buffers[1].size_bytes = 1912, c.buffers[1].row_bytes = 0;
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
-        if (i == 20) c.tensors[C_INPUT].rule = MEMO_TENSOR_ROWS, c.copies = 1;
+        if (i == 20) c.tensors[C_INPUT].away = MEMO_ROWS, c.copies = 1;
         if (i == 21) c.reads = 1;
         if (i == 22) c.desc.layer_kinds = kinds, c.desc.tensor_kinds = of_kinds, c.lacks = 2;
         if (i == 23 || i == 24) c.early = i - 22;

@@ -251,9 +251,9 @@ TEST(mistakes_are_errors) {
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "slice_rows: 7 rows split a tile of 2");
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
-    m.t.tensors[T_X].rule = MEMO_TENSOR_SWAPPED;
+    m.t.tensors[T_X].scope = MEMO_SLICE;
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
-                "memo_session_desc.slice_rows: set, but no tensor has rule HANDED");
+                "memo_session_desc.slice_rows: set, but no tensor is a MEMO_EDGE");
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.mixes_rows = 1; /* of the layer instead of the slice */
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
@@ -293,7 +293,7 @@ TEST(mistakes_are_errors) {
         memo_session_destroy(m.session);
     }
 
-    /* An INPUT that is not what HANDED was: found by a checked session. */
+    /* An INPUT that is not what the EDGE was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);
     m.t.desc.is_checked = 1;
     m.t.mistake = T_FORGETS_INPUT;
@@ -541,9 +541,9 @@ static void recomputing_backward(void* user, memo_session* s, int32_t layer) {
     memo_session_info info;
     memo_session_get_info(s, &info);
     for (int32_t t = T_N_TENSORS - 1; t >= 0; t--) {
-        const memo_tensor* tensor = &info.plan->swap.tensors[t];
+        const memo_item* tensor = &info.plan->swap.tensors[t];
         int64_t begin = 0, end = 0;
-        if (tensor->with || tensor->rule > MEMO_TENSOR_WHOLE) continue;
+        if ((tensor->away != MEMO_ROWS && tensor->away != MEMO_WHOLE) || tensor->is) continue;
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
         if (begin < end) virtual_recompute(user, s, layer, t, begin, end);
     }
@@ -573,9 +573,9 @@ TEST(nothing_is_timed_twice) {
         m.t.desc.backward = k == 1 ? recomputing_backward : virtual_backward;
         m.t.desc.backward_recomputes = k == 1;
         m.t.desc.n_buffers = 0, m.t.desc.routed_rows_layer = m.t.desc.routed_rows_all = 0;
-        for (int t = 0; t < T_N_TENSORS; t++) /* HANDED and ROUTED rows allow one open layer */
-            if (m.t.tensors[t].rule > MEMO_TENSOR_SWAPPED)
-                m.t.tensors[t].rule = MEMO_TENSOR_SWAPPED;
+        for (int t = 0; t < T_N_TENSORS; t++) /* EDGE and late rows allow one open layer */
+            if (m.t.tensors[t].scope || m.t.tensors[t].is)
+                item_choose(&m.t.tensors[t], MEMO_MOVE, MEMO_SLICE, 0);
         if (k == 2) m.t.desc.step = fused_step;
         const memo_profile p = measured(&m, 1000);
         is_near(p.forward_s[0], virtual_s(0, N, 3, 0.25));
@@ -764,9 +764,9 @@ TEST(the_nearest_size_is_returned) {
 TEST(layers_keep_their_keys_if_that_is_faster) {
     enum { L = 3, S = 2, N = L * S };
     static const int64_t choices[] = {MEMO_ROWS_KEPT, 0, 2, 4};
-    static const memo_tensor tensors[] = {{"h", 100, MEMO_TENSOR_HANDED, 0},
-                                          {"k", 2048, MEMO_TENSOR_LAYER, 0},
-                                          {"mlp", 1536, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("h", 100, MEMO_MOVE, MEMO_EDGE),
+                                        MEMO_ITEM("k", 2048, MEMO_MOVE, MEMO_LAYER),
+                                        MEMO_ITEM("mlp", 1536, MEMO_ROWS)};
     int n_keeping = 0;
     for (int round = 0; round < 6; round++) {
         memo_swap_plan* other = NULL;

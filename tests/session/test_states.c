@@ -7,6 +7,7 @@
 #include "thread_ranks.h"
 #include "owned.h"
 #include "session_times.h"
+#include "item_choices.h"
 #include "timed.h"
 #include "trainer.h"
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static void random_trainer(trainer* t) {
     d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
     if (!is_sliced) {
         t->tensors[T_X].row_bytes = 0;
-        t->tensors[T_INPUT].rule = MEMO_TENSOR_SWAPPED;
+        t->tensors[T_INPUT].scope = MEMO_SLICE;
     }
     t->shapes[0].n_rows = ROWS;
     t->shapes[1].n_rows = memo_test_int(1, ROWS);
@@ -1173,21 +1174,16 @@ static int64_t parameters_of(const large_model* m, int32_t layer) {
     return m->width * (2 * m->width + 2 * m->kv_width + 3 * m->inner + 2);
 }
 
-static void large_tensors(const large_model* m, memo_tensor* tensors, memo_profile* p) {
+static void large_tensors(const large_model* m, memo_item* tensors, memo_profile* p) {
     const int64_t h = 2 * m->width, f = 2 * m->inner, kv = 2 * m->kv_width;
-    const memo_tensor table[N_LARGE] = {{"x", h, MEMO_TENSOR_HANDED, 0},
-                                        {"input", h, MEMO_TENSOR_INPUT, 0},
-                                        {"norm1", h, MEMO_TENSOR_ROWS, 0},
-                                        {"q", h, MEMO_TENSOR_ROWS, 0},
-                                        {"k", kv, MEMO_TENSOR_LAYER, 0},
-                                        {"v", kv, MEMO_TENSOR_LAYER, 0},
-                                        {"attention", h, MEMO_TENSOR_WHOLE, 0},
-                                        {"lse", 4 * m->heads, MEMO_TENSOR_WHOLE, 1 + L_ATTENTION},
-                                        {"middle", h, MEMO_TENSOR_ROWS, 0},
-                                        {"norm2", h, MEMO_TENSOR_ROWS, 0},
-                                        {"gate", f, MEMO_TENSOR_ROWS, 0},
-                                        {"up", f, MEMO_TENSOR_ROWS, 0},
-                                        {"activation", f, MEMO_TENSOR_ROWS, 0}};
+    const memo_item table[N_LARGE] = {
+        MEMO_ITEM("x", h, MEMO_MOVE, MEMO_EDGE),   MEMO_ITEM("input", h, MEMO_MOVE, MEMO_INPUT),
+        MEMO_ITEM("norm1", h, MEMO_ROWS),          MEMO_ITEM("q", h, MEMO_ROWS),
+        MEMO_ITEM("k", kv, MEMO_MOVE, MEMO_LAYER), MEMO_ITEM("v", kv, MEMO_MOVE, MEMO_LAYER),
+        MEMO_ITEM("attention", h, MEMO_WHOLE),     MEMO_ITEM("lse", 4 * m->heads, MEMO_WITH),
+        MEMO_ITEM("middle", h, MEMO_ROWS),         MEMO_ITEM("norm2", h, MEMO_ROWS),
+        MEMO_ITEM("gate", f, MEMO_ROWS),           MEMO_ITEM("up", f, MEMO_ROWS),
+        MEMO_ITEM("activation", f, MEMO_ROWS)};
     const double rate = 0.5 * m->peak_flops, bytes = 0.8 * m->memory_bytes_per_s;
     const double w = (double)m->width, inner = (double)m->inner, n = (double)m->n_rows;
     const double attention_s = 2 * w * n / rate; /* causal, of a row in the middle */
@@ -1211,7 +1207,7 @@ static void large_tensors(const large_model* m, memo_tensor* tensors, memo_profi
     p->update_s_per_byte = 2 / bytes;
     for (int t = 0; t < N_LARGE; t++) {
         snprintf(p->tensors[t].name, sizeof p->tensors[t].name, "%s", table[t].name);
-        p->tensors[t].recompute_s_per_row[0] = table[t].rule <= MEMO_TENSOR_WHOLE ? row_s[t] : -1;
+        p->tensors[t].recompute_s_per_row[0] = item_recomputes(table, t) ? row_s[t] : -1;
         p->tensors[t].recompute_growth_s_per_row[0] = t == L_ATTENTION ? attention_s : 0;
     }
     for (int k = 0; k < 2; k++) {
@@ -1261,8 +1257,8 @@ static void sum_rows(const large_model* m, const memo_step_plan* plan, int64_t* 
     const int64_t n_slices = m->n_rows / m->slice_rows, n_steps = m->n_layers * n_slices;
     *host_bytes = *device_bytes = 0;
     for (int t = 0; t < N_LARGE; t++) {
-        const memo_tensor* tensor = &plan->swap.tensors[t];
-        const int is_layer = tensor->rule == MEMO_TENSOR_LAYER;
+        const memo_item* tensor = &plan->swap.tensors[t];
+        const int is_layer = tensor->scope == MEMO_LAYER;
         int64_t most[2] = {0, 0}, recomputed = 0, n_kept = 0;
         for (int64_t step = n_steps - 1; step >= 0; step--) {
             const int64_t rows = plan->swap.rows[step * N_LARGE + t], layer = step / n_slices;
@@ -1274,7 +1270,7 @@ static void sum_rows(const large_model* m, const memo_step_plan* plan, int64_t* 
             if (rows > *part) *part = rows;
             if (m->slice_rows - rows > recomputed) recomputed = m->slice_rows - rows;
         }
-        if (tensor->rule == MEMO_TENSOR_HANDED) {
+        if (tensor->scope == MEMO_EDGE) {
             *host_bytes += m->n_rows * tensor->row_bytes;
             most[0] = most[1] = m->slice_rows;
             n_kept = 0;
@@ -1302,7 +1298,7 @@ TEST(large_models) {
 #if defined(MEMO_TEST_TSAN)
         model.n_layers /= 8; /* one thread plans; all layers take minutes */
 #endif
-        memo_tensor tensors[N_LARGE];
+        memo_item tensors[N_LARGE];
         memo_profile profile;
         memo_state states[12];
         int n_states = 0;
@@ -1631,7 +1627,7 @@ static void bytes_fill(void* user, memo_session* s, int32_t layer) {
 
 /* Four layers, which have all; LAST has the third, which the forward alone reads. */
 static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
-    static const memo_tensor tensors[] = {{"t", 64, MEMO_TENSOR_SWAPPED, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("t", 64, MEMO_MOVE)};
     memo_session_desc desc = {.tensors = tensors, .n_tensors = 1, .n_layers = 4, .n_rows = 8};
     states[0] = (memo_state){"weights", *n_bytes + 2, MEMO_STATE_WEIGHTS, 1};
     states[1] = (memo_state){"gradients", *n_bytes, MEMO_STATE_GRADIENT, 1};

@@ -4,6 +4,7 @@
  * Include after memo_plan.h, memo_look.h and owned.h. */
 #ifndef TIMED_H
 #define TIMED_H
+#include "item_choices.h"
 
 typedef struct timed {
     memo_session_desc* desc; /* its `user` is this */
@@ -72,7 +73,7 @@ static void take_random_times(timed* t, memo_session_desc* d) {
         p->copies[k].back_s = 0.001 + (double)p->copies[k].size_bytes / (1.2 * rate);
     }
     for (int i = 0; i < d->n_tensors; i++) {
-        const int is_fixed = d->tensors[i].rule > MEMO_TENSOR_WHOLE;
+        const int is_fixed = !item_recomputes(d->tensors, i) || d->tensors[i].is;
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "%s", d->tensors[i].name);
         for (int k = 0; k < 2; k++)
             p->tensors[i].recompute_s_per_row[k] = is_fixed ? -1 : 0.01 * memo_test_real();

@@ -10,6 +10,7 @@
 #define TRAINER_H
 
 #include "uses.h"
+#include "item_choices.h"
 
 enum { T_WORDS = 6, T_ROW_BYTES = 8 * T_WORDS, T_ROWS_MAX = 96, T_LAYERS_MAX = 12 };
 enum { T_STATE_WORDS_MAX = 600, T_DOCUMENT_ROWS = 11 /* no multiple of a slice */ };
@@ -31,19 +32,19 @@ enum { /* tensors; n_tensors = T_N_SHORT: a layer that only computes `hidden` */
 };
 static const struct {
     const char* name;
-    memo_tensor_rule rule;
+    int32_t away, scope, is;
     uint32_t sources; /* bit t: a row is computed from the same row of tensor t */
-} t_table[T_N_TENSORS] = {{"x", MEMO_TENSOR_HANDED, 0},
-                          {"input", MEMO_TENSOR_INPUT, 0},
-                          {"hidden", MEMO_TENSOR_ROWS, 1u << T_INPUT},
-                          {"k", MEMO_TENSOR_LAYER, 1u << T_INPUT},
-                          {"v", MEMO_TENSOR_LAYER, 1u << T_INPUT},
-                          {"attention", MEMO_TENSOR_WHOLE, 1u << T_HIDDEN},
-                          {"middle", MEMO_TENSOR_ROWS, 1u << T_ATTENTION},
-                          {"out", MEMO_TENSOR_ROWS, 1u << T_MIDDLE},
-                          {"state", MEMO_TENSOR_CARRIED, 0},
-                          {"expert", MEMO_TENSOR_ROUTED, 0},
-                          {"up", MEMO_TENSOR_ROUTED_ROWS, 1u << T_EXPERT}};
+} t_table[T_N_TENSORS] = {{"x", MEMO_MOVE, MEMO_EDGE, 0, 0},
+                          {"input", MEMO_MOVE, MEMO_INPUT, 0, 0},
+                          {"hidden", MEMO_ROWS, 0, 0, 1u << T_INPUT},
+                          {"k", MEMO_MOVE, MEMO_LAYER, 0, 1u << T_INPUT},
+                          {"v", MEMO_MOVE, MEMO_LAYER, 0, 1u << T_INPUT},
+                          {"attention", MEMO_WHOLE, 0, 0, 1u << T_HIDDEN},
+                          {"middle", MEMO_ROWS, 0, 0, 1u << T_ATTENTION},
+                          {"out", MEMO_ROWS, 0, 0, 1u << T_MIDDLE},
+                          {"state", MEMO_MOVE, MEMO_CARRIED, 0, 0},
+                          {"expert", MEMO_MOVE, 0, MEMO_LATE_ROWS, 0},
+                          {"up", MEMO_ROWS, 0, MEMO_LATE_ROWS, 1u << T_EXPERT}};
 
 enum { B_KEYS /* gradients of keys and values */, B_CARRIED, B_CARRIED_GRADIENT, T_N_BUFFERS };
 
@@ -78,7 +79,7 @@ typedef struct t_sums {
 
 typedef struct trainer {
     memo_session_desc desc;
-    memo_tensor tensors[T_N_TENSORS];
+    memo_item tensors[T_N_TENSORS];
     memo_session_buffer buffers[T_N_BUFFERS];
     memo_state states[T_N_STATES];
     int32_t kinds[T_LAYERS_MAX];
@@ -138,7 +139,7 @@ static void t_add_gradient(const t_job* j, int32_t state, uint64_t h) {
 
 /* Row r of the slice; of the sequence, if later slices read it. */
 static uint64_t* t_row(const t_job* j, int32_t t, int64_t r) {
-    return j->tensors[t] + (t_table[t].rule == MEMO_TENSOR_LAYER ? j->begin + r : r) * T_WORDS;
+    return j->tensors[t] + (t_table[t].scope == MEMO_LAYER ? j->begin + r : r) * T_WORDS;
 }
 static int t_is_routed(const uint64_t* input) { return (int)(input[0] >> 63); }
 
@@ -344,7 +345,7 @@ static void t_launch(trainer* t, memo_session* s, t_job* j) {
         return;
     }
     for (int32_t i = 0; i < T_N_TENSORS; i++) {
-        const int is_layer = t_table[i].rule == MEMO_TENSOR_LAYER;
+        const int is_layer = t_table[i].scope == MEMO_LAYER;
         const int is_written =
             j->what == T_FORWARD || i == (j->what == T_RECOMPUTE ? j->tensor : T_X);
         int64_t first = is_layer ? j->begin : 0, last = first + j->end - j->begin;
@@ -424,7 +425,7 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
     for (int i = 0; i < T_N_TENSORS; i++) {
         t->tensors[i].name = t_table[i].name;
         t->tensors[i].row_bytes = T_ROW_BYTES;
-        t->tensors[i].rule = t_table[i].rule;
+        item_choose(&t->tensors[i], t_table[i].away, t_table[i].scope, t_table[i].is);
     }
     t->buffers[B_KEYS] = (memo_session_buffer){.name = "gradients of keys and values",
                                                .row_bytes = 2 * T_ROW_BYTES,

@@ -12,16 +12,18 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
     const int32_t n = swap->n_tensors;
     for (int32_t layer = 0; layer < swap->n_layers; layer++)
         for (int32_t t = 0; t < n; t++) {
-            const memo_tensor_rule rule = memob_tensor_rule(swap->tensors, t);
+            const int32_t away = memob_item_away(swap, t);
+            const int is_late = memob_tensor_is_routed(swap, t);
             int64_t tiles = memo_test_int(0, n_tiles), *row = &rows[layer * n + t];
-            if (memo_test_int(0, 99) < whole || rule == MEMO_TENSOR_WHOLE)
+            if (memo_test_int(0, 99) < whole || away == MEMO_WHOLE)
                 tiles = memo_test_int(0, 1) * n_tiles;
-            if (rule >= MEMO_TENSOR_SWAPPED) tiles = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : n_tiles;
+            if (is_late || away == MEMO_MOVE || away == MEMO_KEEP)
+                tiles = away == MEMO_ROWS ? 0 : n_tiles;
             *row = memob_swap_rows_of_tiles(swap, layer, tiles);
-            if (rule == MEMO_TENSOR_KEPT || rule == MEMO_TENSOR_HANDED ||
+            if (away == MEMO_KEEP || swap->tensors[t].scope == MEMO_EDGE ||
                 memo_test_int(0, 99) < kept)
                 *row = MEMO_ROWS_KEPT;
-            if (swap->tensors[t].with) *row = row[swap->tensors[t].with - 1 - t];
+            *row = row[memob_item_leader(swap->tensors, t) - t];
             if (kind && layer >= 2 && !swap->n_places) *row = row[-2 * n];
         }
 

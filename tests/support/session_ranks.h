@@ -41,8 +41,8 @@ static void session_rank_backward(void* user, memo_session* s, int32_t layer) {
 /* Creates a session, and runs the steps that it times and two more.  *digest: of the rows. */
 static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64_t* digest,
                                     memo_error* why) {
-    static const memo_tensor tensors[] = {{"input", 128, MEMO_TENSOR_SWAPPED, 0},
-                                          {"hidden", 128, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[] = {MEMO_ITEM("input", 128, MEMO_MOVE),
+                                        MEMO_ITEM("hidden", 128, MEMO_ROWS)};
     memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     memo_device* device = NULL;

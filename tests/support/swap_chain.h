@@ -7,7 +7,7 @@
  * found.
  *
  * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices
- * before it, and finds in HANDED rows the pattern that the layer before (in the backward: after) it
+ * before it, and finds in EDGE rows the pattern that the layer before (in the backward: after) it
  * wrote there. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
@@ -16,6 +16,7 @@
 #include "pattern.h"
 #include "uses.h"
 #include "random_order.h"
+#include "item_choices.h"
 
 #define CHAIN_TENSORS_MAX 8
 #define CHAIN_LAYERS_MAX  20 /* of chains with a table of rows; with slices, steps */
@@ -24,7 +25,7 @@ typedef struct chain {
     memo_device* host;         /* runs functions */
     const memo_device* device; /* for the engine and announcements */
     memo_stream compute;
-    memo_tensor tensors[CHAIN_TENSORS_MAX];
+    memo_item tensors[CHAIN_TENSORS_MAX];
     int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* if has_rows */
     int32_t has_rows;
     int32_t layer_kinds[CHAIN_LAYERS_MAX]; /* if has_kinds */
@@ -33,19 +34,19 @@ typedef struct chain {
     int32_t order[RANDOM_ORDER_MAX]; /* if desc.n_order */
     memo_swap_desc desc;
     memo_swap* swap;
-    int64_t n_rows; /* of this micro-batch */
-    int64_t
-        routed[CHAIN_LAYERS_MAX]; /* rows of ROUTED tensors in each layer, of this micro-batch */
+    int64_t n_rows;                   /* of this micro-batch */
+    int64_t routed[CHAIN_LAYERS_MAX]; /* late rows of each layer, of this micro-batch */
     int64_t n_wrong; /* bytes that came back different; written on the compute stream */
 } chain;
 
-/* Tensors without rules and bytes yet. */
+/* Tensors of ROWS, without bytes yet. */
 static MEMO_UNUSED void chain_init(chain* c, int32_t n_tensors) {
     memset(c, 0, sizeof *c);
     c->desc = MEMO_ZERO(memo_swap_desc);
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = n_tensors;
-    for (int32_t t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";
+    for (int32_t t = 0; t < n_tensors; t++)
+        c->tensors[t].name = "tensor", c->tensors[t].away = MEMO_ROWS;
 }
 
 /* Where spilled layers go. */
@@ -68,8 +69,7 @@ static int64_t chain_step_rows(const chain* c, int32_t layer) {
 }
 
 static int chain_is_layer(const chain* c, int32_t t) {
-    return chain_slices(c) > 1 &&
-           c->tensors[c->tensors[t].with ? c->tensors[t].with - 1 : t].rule == MEMO_TENSOR_LAYER;
+    return chain_slices(c) > 1 && c->tensors[item_leader(c->tensors, t)].scope == MEMO_LAYER;
 }
 
 /* Does a layer have bytes of a tensor? */
@@ -78,16 +78,11 @@ static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
     return c->tensors[tensor].row_bytes > 0 && (!kinds || kinds >> c->layer_kinds[layer] & 1);
 }
 
-static memo_tensor_rule chain_rule(const chain* c, int32_t t) {
-    return c->tensors[c->tensors[t].with ? c->tensors[t].with - 1 : t].rule;
-}
-static int chain_is_routed(const chain* c, int32_t t) {
-    return chain_rule(c, t) >= MEMO_TENSOR_ROUTED;
-}
+static int chain_is_routed(const chain* c, int32_t t) { return c->tensors[t].is != 0; }
 
 /* Of n rows of a step, those of a tensor: a CARRIED one has the first. */
 static int64_t chain_tensor_rows(const chain* c, int32_t t, int64_t n) {
-    return chain_rule(c, t) == MEMO_TENSOR_CARRIED && n > 1 ? 1 : n;
+    return c->tensors[item_leader(c->tensors, t)].scope == MEMO_CARRIED && n > 1 ? 1 : n;
 }
 
 /* The bytes of rows [begin, end); empty if the layer lacks the tensor. */
@@ -114,8 +109,7 @@ static memo_status chain_launch(chain* c, int compares, int32_t layer, int32_t t
     const int64_t row_bytes = c->tensors[tensor].row_bytes;
     begin = chain_tensor_rows(c, tensor, begin), end = chain_tensor_rows(c, tensor, end);
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
-    if (c->tensors[tensor].rule != MEMO_TENSOR_HANDED &&
-        c->tensors[tensor].rule != MEMO_TENSOR_INPUT)
+    if (c->tensors[tensor].scope != MEMO_EDGE && c->tensors[tensor].scope != MEMO_INPUT)
         key = 1024 * (1 + tensor) + key;
     pattern p = {memo_swap_get_address(c->swap, layer, tensor), begin * row_bytes, end * row_bytes,
                  (uint64_t)((micro_batch * 16384 + key) * 1000003), compares ? &c->n_wrong : NULL};
@@ -131,7 +125,7 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
     const int64_t n_rows = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     op_uses u = {.n = {0, 0}};
     for (int32_t t = first; t < last; t++) {
-        const int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED;
+        const int is_handed = c->tensors[t].scope == MEMO_EDGE;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
         if (!chain_is_layer(c, t)) {
             chain_use(c, &u, is_handed || !is_backward, layer, t, 0, n);
@@ -142,15 +136,14 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
     }
     memo_status status = announce(c->device, c->compute, is_backward ? "backward" : "forward", &u);
     for (int32_t t = first; t < last && !status; t++) {
-        memo_tensor_rule rule = c->tensors[t].rule;
+        const int32_t scope = c->tensors[t].scope;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
             status = chain_launch(c, 1, layer, t, 0, n ? begin : 0, key, micro_batch);
             if (!status)
                 status = chain_launch(c, is_backward, layer, t, begin, begin + n, key, micro_batch);
-        } else if (rule ==
-                   MEMO_TENSOR_HANDED) { /* what the layer before left, then what this one leaves */
+        } else if (scope == MEMO_EDGE) { /* what the layer before left, then what this one leaves */
             int64_t left =
                 is_backward ? layer + n_slices < c->desc.n_layers ? 512 + layer + n_slices : layer
                             : layer - n_slices;
@@ -159,7 +152,7 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
             if (!status)
                 status = chain_launch(c, 0, layer, t, 0, n, is_backward ? 512 + layer : layer,
                                       micro_batch);
-        } else if (rule == MEMO_TENSOR_INPUT) { /* HANDED, as this step found it */
+        } else if (scope == MEMO_INPUT) { /* EDGE, as this step found it */
             status = chain_launch(c, is_backward, layer, t, 0, n, layer - n_slices, micro_batch);
         } else {
             status = chain_launch(c, is_backward, layer, t, 0, n, key, micro_batch);

@@ -6,16 +6,22 @@
 #include "gpt_model_unit.h"
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "item_choices.h"
 
 /* --- what a model holds --- */
 
+/* 1: recomputation does not make the tensor. */
+static inline int gpt_is_lost(const gpt_config* config, const memo_item* tensors, int32_t t) {
+    return !item_recomputes(tensors, t) ||
+           (tensors[item_leader(tensors, t)].scope == MEMO_LAYER && gpt_n_slices(config) > 1);
+}
+
 /* The swap engine's view of a model with a table of rows. */
-static inline memo_swap_desc gpt_swap_desc(const gpt_desc* desc,
-                                           memo_tensor tensors[GPT_N_TENSORS]) {
+static inline memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_item tensors[GPT_N_TENSORS]) {
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
     gpt_fill_tensors(&desc->config, tensors);
     for (int t = GPT_INPUT; t < GPT_N_TENSORS && !desc->rows; t++)
-        tensors[t].rule = MEMO_TENSOR_KEPT;
+        item_choose(&tensors[t], MEMO_KEEP, MEMO_SLICE, 0);
     swap.tensors = tensors;
     swap.n_tensors = gpt_n_tensors(&desc->config);
     swap.n_slices = (int32_t)gpt_n_slices(&desc->config);
@@ -30,7 +36,7 @@ static inline memo_swap_desc gpt_swap_desc(const gpt_desc* desc,
 /* Writes the table of a policy; MEMO as ALPHA.  Errors: INVALID_ARGUMENT. */
 static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
                                         int64_t* rows, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     memo_status status = gpt_check_config(config, error);
     if (status) return status;
     gpt_desc desc = MEMO_ZERO(gpt_desc);
@@ -40,7 +46,7 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
     swap.alpha = alpha;
     status = memo_swap_desc_fill_rows(&swap, rows, error);
     for (int64_t i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
-        const int is_lost = tensors[i % swap.n_tensors].rule >= MEMO_TENSOR_SWAPPED;
+        const int is_lost = gpt_is_lost(config, tensors, (int32_t)(i % swap.n_tensors));
         if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
         if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
         if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;
@@ -51,7 +57,7 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
 /* Checks the config, and returns the sizes of the swap engine. */
 static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
     memo_swap_desc swap = gpt_swap_desc(desc, tensors);

@@ -423,17 +423,17 @@ static int64_t* random_rows(const gpt_config* config) {
     const int64_t n_slices = gpt_n_slices(config), n_steps = config->n_layers * n_slices;
     const int is_alike = memo_test_int(0, 2) == 0;
     int64_t* rows = gpt_test_table();
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(config, tensors);
     for (int t = 0; t < n_tensors; t++) {
         int64_t tiles = 0; /* swapped; -1: all are kept */
         for (int64_t step = 0; step < n_steps; step++) {
-            const int is_in_layer = tensors[t].rule == MEMO_TENSOR_LAYER && step % n_slices > 0;
+            const int is_in_layer = tensors[t].scope == MEMO_LAYER && step % n_slices > 0;
             if (step == 0 || (!is_alike && !is_in_layer)) {
                 tiles = memo_test_int(0, n_tiles);
-                if (tensors[t].rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 2) == 0)
+                if (tensors[t].away == MEMO_WHOLE || memo_test_int(0, 2) == 0)
                     tiles = memo_test_int(0, 1) * n_tiles;
-                if (tensors[t].rule >= MEMO_TENSOR_SWAPPED) tiles = n_tiles;
+                if (gpt_is_lost(config, tensors, t)) tiles = n_tiles;
                 if (memo_test_int(0, 2) == 0) tiles = -1;
             }
             rows[step * n_tensors + t] =
@@ -442,8 +442,7 @@ static int64_t* random_rows(const gpt_config* config) {
     }
     for (int64_t step = 0; step < n_steps; step++)
         for (int t = 0; t < n_tensors; t++)
-            if (tensors[t].with)
-                rows[step * n_tensors + t] = rows[step * n_tensors + tensors[t].with - 1];
+            rows[step * n_tensors + t] = rows[step * n_tensors + item_leader(tensors, t)];
     return rows;
 }
 
@@ -754,7 +753,7 @@ static int64_t moved_bytes(const memo_schedule* s, const char* stream) {
 static int64_t check_moves(const gpt_desc* desc, const memo_schedule* recorded,
                            int32_t n_micro_batches) {
     static const char* const streams[] = {"to host", "to device"};
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     int64_t n_bytes = 0;
     memo_swap_times times = {.n_micro_batches = n_micro_batches};
@@ -823,7 +822,7 @@ TEST(a_model_chooses_its_rows) {
     memo_session_desc budgets = {0};
     memo_session_info info;
     memo_profile profile;
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     budgets.device_bytes = gpt_test_peak(config, MEMO_POLICY_KEEP, 0) * 3 / 4;
     budgets.timed_steps = N_STEPS;
@@ -848,7 +847,7 @@ TEST(a_model_chooses_its_rows) {
         CHECK_OK(memo_session_get_profile(gpt_session(run.model), 0, &profile, &error));
         CHECK(profile.forward_s[0] > 0);
         for (int t = 0; t < GPT_N_TENSORS; t++)
-            if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
+            if (!gpt_is_lost(&config, tensors, t) && tensors[t].away != MEMO_WITH)
                 CHECK_IS(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s, >,
                          0);
     }
@@ -1056,10 +1055,11 @@ TEST(invalid_tables_are_refused) {
         int cell;
         int64_t rows;
         const char* reason;
-    } cases[4] = {{GPT_N_TENSORS + GPT_INPUT, 8, "(input) cannot be recomputed"},
-                  {GPT_ATTENTION, 8, "(attention) is whole"},
-                  {GPT_UP, 9, "(up) splits a tile"},
-                  {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
+    } cases[4] = {
+        {GPT_N_TENSORS + GPT_INPUT, 8, "(input) is MEMO_MOVE, so it cannot be recomputed"},
+        {GPT_ATTENTION, 8, "(attention) is MEMO_WHOLE"},
+        {GPT_UP, 9, "(up) splits a tile"},
+        {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     desc.rows = rows;

@@ -98,22 +98,22 @@ TEST(parts_of_a_sequence_give_the_same_bits) {
 static void check_table(gpt_config config) {
     const int64_t n_rows = gpt_n_rows(&config);
     int64_t* rows = gpt_test_table();
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     own_training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
     own_training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
     gpt_fill_tensors(&config, tensors);
     for (int i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
-        const memo_tensor* tensor = &tensors[i % GPT_N_TENSORS];
+        const memo_item* tensor = &tensors[i % GPT_N_TENSORS];
         const int is_odd = i / GPT_N_TENSORS % 2;
         rows[i] = memo_test_int(0, 1) * n_rows;
-        if (tensor->rule >= MEMO_TENSOR_SWAPPED) rows[i] = n_rows;
-        if (tensor->rule == MEMO_TENSOR_ROWS && memo_test_int(0, 1))
+        if (gpt_is_lost(&config, tensors, i % GPT_N_TENSORS)) rows[i] = n_rows;
+        if (tensor->away == MEMO_ROWS && memo_test_int(0, 1))
             rows[i] = is_odd ? n_rows - n_rows / 8 * 4 : n_rows / 8 * 4;
         if (memo_test_int(0, 2) == 0) rows[i] = MEMO_ROWS_KEPT;
     }
     for (int i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
-        const int tensor = i % GPT_N_TENSORS, with = tensors[tensor].with;
-        if (with) rows[i] = rows[i - tensor + with - 1];
+        const int tensor = i % GPT_N_TENSORS;
+        rows[i] = rows[i - tensor + item_leader(tensors, tensor)];
     }
     t.desc.rows = rows;
     CHECK_OK(train_all(&t, &error));
@@ -276,7 +276,8 @@ TEST(impossible_degrees_are_refused) {
     CHECK_OK(gpt_fill_rows(&desc.config, MEMO_POLICY_SWAP, 0, rows, &error));
     rows[GPT_NORM1] = rows[GPT_RSTD1] = 4;
     desc.rows = rows;
-    CHECK_ERROR(gpt_swap_sizes(&desc, &sizes, &error), INVALID_ARGUMENT, "is whole by its rule");
+    CHECK_ERROR(gpt_swap_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
+                "is MEMO_WHOLE; swap all rows or none");
     desc.config.ulysses = 2;
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.ulysses = 1;

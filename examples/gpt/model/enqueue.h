@@ -94,7 +94,7 @@ struct gpt_model {
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
     void* agree_user;
     const memo_mesh* mesh;
-    memo_tensor tensors[GPT_N_TENSORS]; /* for the session, as the states */
+    memo_item tensors[GPT_N_TENSORS]; /* for the session, as the states */
     memo_state states[GPT_N_STATES];
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */

@@ -254,7 +254,7 @@ int64_t gpt_loss_rows(const gpt_config* config) {
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
 int32_t gpt_n_tensors(const gpt_config* config) {
-    return config->mlp_rows ? GPT_RSTD2 : GPT_N_TENSORS;
+    return config->mlp_rows ? GPT_NORM2 : GPT_N_TENSORS;
 }
 
 memo_type gpt_tensor_type(const gpt_config* config, int tensor) {
@@ -269,30 +269,29 @@ static int gpt_has_middle(const gpt_config* config) {
     return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
 }
 
-void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
+void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden;
     const gpt_widths w = gpt_even_widths(config);
     const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
     const int64_t lse = gpt_round_up(w.heads, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
-    const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
-    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
-    const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
-    const memo_tensor table[GPT_N_TENSORS] = {
-        {"stream", hidden, MEMO_TENSOR_HANDED, 0},
-        {"input", hidden, MEMO_TENSOR_INPUT, 0},
-        {"rstd1", 1, rows, 1 + GPT_NORM1},
-        {"norm1", hidden, rows, 0},
-        {"q", w.q, rows, 0},
-        {"k", w.kv, keys, 0},
-        {"v", w.kv, keys, 0},
-        {"attention", w.q, MEMO_TENSOR_WHOLE, 0},
-        {"lse", lse, MEMO_TENSOR_WHOLE, 1 + GPT_ATTENTION},
-        {"middle", hidden, middle, 0},
-        {"rstd2", 1, rows, 1 + GPT_NORM2},
-        {"norm2", hidden, rows, 0},
-        {"up", w.up, rows, 0},
-        {activated, w.wide, rows, 0},
+    const int32_t rows = gpt_is_mixed(config) ? MEMO_WHOLE : MEMO_ROWS;
+    const int32_t middle = gpt_has_middle(config) ? MEMO_MOVE : rows;
+    const memo_item table[GPT_N_TENSORS] = {
+        MEMO_ITEM("stream", hidden, MEMO_MOVE, MEMO_EDGE),
+        MEMO_ITEM("input", hidden, MEMO_MOVE, MEMO_INPUT),
+        MEMO_ITEM("norm1", hidden, rows),
+        MEMO_ITEM("rstd1", 1, MEMO_WITH),
+        MEMO_ITEM("q", w.q, rows),
+        MEMO_ITEM("k", w.kv, rows, MEMO_LAYER),
+        MEMO_ITEM("v", w.kv, rows, MEMO_LAYER),
+        MEMO_ITEM("attention", w.q, MEMO_WHOLE),
+        MEMO_ITEM("lse", lse, MEMO_WITH),
+        MEMO_ITEM("middle", hidden, middle),
+        MEMO_ITEM("norm2", hidden, rows),
+        MEMO_ITEM("rstd2", 1, MEMO_WITH),
+        MEMO_ITEM("up", w.up, rows),
+        MEMO_ITEM(activated, w.wide, rows),
     };
 
     /* From columns to bytes. */

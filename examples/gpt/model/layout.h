@@ -124,16 +124,16 @@ int64_t gpt_loss_rows(const gpt_config* config);
 enum {
     GPT_STREAM,    /* (rows, hidden): the residual stream, in place; in the backward its gradient */
     GPT_INPUT,     /* (rows, hidden): a copy of it */
-    GPT_RSTD1,     /* (rows) */
     GPT_NORM1,     /* (rows, hidden) */
+    GPT_RSTD1,     /* (rows) */
     GPT_Q,         /* (rows, q), turned by RoPE */
     GPT_K,         /* (rows, kv), turned by RoPE */
     GPT_V,         /* (rows, kv) */
     GPT_ATTENTION, /* (rows, q) */
     GPT_LSE,       /* (rows, heads); if split by heads, as memo_sp_attention_tensors */
     GPT_MIDDLE,    /* (rows, hidden) */
-    GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
+    GPT_RSTD2,     /* (rows) */
     GPT_UP,        /* (rows, up) */
     GPT_ACTIVATED, /* (rows, wide): GELU or SwiGLU of up */
     GPT_N_TENSORS
@@ -148,7 +148,7 @@ memo_type gpt_tensor_type(const gpt_config* config, int tensor);
 /* The table for engine, planner and profile.  Operations run in the order of the table, and each
  * reads only earlier tensors, so any rows can be recomputed alone.  Attention is the exception: a
  * query needs the keys of all earlier rows. */
-void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]);
+void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]);
 
 gpt_shapes gpt_shapes_make(const gpt_config* config);
 

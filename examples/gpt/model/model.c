@@ -639,10 +639,8 @@ static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error*
 /* The caller's budgets, and the model. */
 static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc) {
     memo_session_desc s = desc->session ? *desc->session : MEMO_ZERO(memo_session_desc);
-    memo_tensor* tensors = model->tensors;
+    memo_item* tensors = model->tensors;
     gpt_fill_tensors(&desc->config, tensors);
-    if (model->most_slices && !gpt_is_mixed(&desc->config))
-        tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER_OR_ROWS;
     for (int t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] =
             tensors[t].row_bytes / memo_type_bytes(gpt_tensor_type(&desc->config, t));

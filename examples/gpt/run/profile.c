@@ -67,8 +67,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1, -1,    4 * h, h * q, h * kv, h * kv,
-                                            0,  -1, h * q, -1,    4 * h, h * up, 10 * wide};
+    const double products[GPT_N_TENSORS] = {-1, -1, 4 * h, -1,    h * q, h * kv, h * kv,
+                                            0,  -1, h * q, 4 * h, -1,    h * up, 10 * wide};
     const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
                                           0, 0, q, 0, 0, h, 0}; /* of products */
     const estimate_fp8 fp8 = estimate_fp8_of(o);
@@ -76,15 +76,15 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double number_s = /* to read or write a number */
         cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
     const double moved[GPT_N_TENSORS] = {
-        0, 0, 0,     2 * h, 2 * q, 2 * kv, 0,
-        0, 0, 3 * h, 0,     2 * h, 0,      up + wide}; /* numbers, forward */
+        0, 0, 2 * h, 0,     2 * q, 2 * kv, 0,
+        0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
     double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide + 3 * h * number_s;
     double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h +
                         (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
     double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = gpt_slice_rows(&config); /* of a slice, on average */
@@ -106,7 +106,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row[0] = forward_s;
         if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
-        if (products[t] < 0 || tensors[t].rule >= MEMO_TENSOR_SWAPPED)
+        if (products[t] < 0 || tensors[t].away == MEMO_MOVE ||
+            (tensors[t].scope == MEMO_LAYER && gpt_n_slices(&config) > 1))
             tensor->recompute_s_per_row[0] = -1;
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
@@ -134,7 +135,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
 memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
     const int32_t n_tensors = gpt_n_tensors(&config);
-    memo_tensor tensors[GPT_N_TENSORS];
+    memo_item tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
     int t = 0;

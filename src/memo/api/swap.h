@@ -6,8 +6,8 @@
  * address, moves rows to pinned host memory while the device computes, and brings them back in time
  * (MEMO paper, section 4.1).  The trainer recomputes the other rows before the backward.
  *
- *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
- *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
+ *     memo_item tensors[] = {MEMO_ITEM("input", 2 * h, MEMO_MOVE),
+ *                            MEMO_ITEM("gelu", 8 * h, MEMO_ROWS)};
  *     memo_swap_desc desc = {0};
  *     desc.device = device;  desc.compute_stream = stream;
  *     desc.tensors = tensors;  desc.n_tensors = 2;
@@ -67,19 +67,19 @@
  * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
  * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
  * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first.  Tensors are of a slice, except with these rules:
+ * last step to the first.  Tensors are of a slice, except with these scopes:
  *
  *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
  *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
  *           leave with their slice, and stay on the device until the layer two later needs the
  *           region.  In the backward slice s no longer needs the rows of later slices; the rows of
  *           slice s make room for the layer two before.  These rows never spill.
- *   HANDED  two places of a slice, of even and odd steps.  A step finds there what the layer before
+ *   EDGE    two places of a slice, of even and odd steps.  A step finds there what the layer before
  *           left for the slice, and updates the rows.  In the first layer the trainer writes them.
  *           In the backward the last layer finds the output there, for the loss; other layers find
  *           the gradient.  Between two layers the rows wait on the host, as do the last outputs.
- *   INPUT   The host stores the rows once: the rows that HANDED leaves come back as INPUT.  If
- *           layers spill, INPUT is stored like SWAPPED.
+ *   INPUT   The host stores the rows once: the rows that EDGE leaves come back as INPUT.  If
+ *           layers spill, INPUT is stored like other rows.
  *   CARRIED row_bytes of each step, however few rows the step computes.  The forward copies the
  *           state there with which the slice begins; the backward finds this copy.  The state, and
  *           in the backward the gradient, pass from slice to slice in a buffer of the trainer.
@@ -87,18 +87,18 @@
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
  * each layer that keeps a LAYER tensor + 2 T if some layers do not (T if these are all even or all
- * odd) + 2 R for a HANDED tensor, times row_bytes.  Host memory is the sum over steps + T for each
- * layer but the last two of a LAYER tensor + T for a HANDED tensor.  Beside the four waits:
+ * odd) + 2 R for an EDGE tensor, times row_bytes.  Host memory is the sum over steps + T for each
+ * layer but the last two of a LAYER tensor + T for an EDGE tensor.  Beside the four waits:
  *
- *   forward_begin(i)   compute    waits for  HANDED rows of i on the device, after the first layer
- *                                            (in it: HANDED rows of i-2 on the host);
+ *   forward_begin(i)   compute    waits for  EDGE rows of i on the device, after the first layer
+ *                                            (in it: EDGE rows of i-2 on the host);
  *                                            in slice 0, LAYER rows of two layers before on the
- *                                            host, unless HANDED or other waits imply it
- *   forward_end(i)     to device  waits for  HANDED rows of i on the host
- *   backward_begin(i)  compute    waits for  HANDED rows of i on the device; in the last slice,
+ *                                            host, unless EDGE or other waits imply it
+ *   forward_end(i)     to device  waits for  EDGE rows of i on the host
+ *   backward_begin(i)  compute    waits for  EDGE rows of i on the device; in the last slice,
  *                                            LAYER rows on the device
  *   backward_end(i)    to host    waits for  backward of i
- *                      to device  waits for  HANDED rows of i on the host
+ *                      to device  waits for  EDGE rows of i on the host
  *
  * Only one step is open at a time.
  *
@@ -120,18 +120,18 @@
  * its part is not moved.  Device memory is as above, summed over the steps of all places: of each
  * tensor the largest three parts, and n_rows for each step that keeps the tensor.  Host memory is
  * the sum over moved steps.  Some waits may be redundant.  One step is open at a time.  Slices,
- * ROUTED tensors and a file do not work with an order.
+ * LATE_ROWS and a file do not work with an order.
  *
  * Rows known late.  How many rows the experts of a layer get is known only when its forward has
- * routed them: then the trainer calls memo_swap_set_routed.  Tensors of rule ROUTED and ROUTED_ROWS
- * have that many rows in that step, at most W = routed_rows_layer, in all steps together at most
+ * routed them: then the trainer calls memo_swap_set_routed.  Items with LATE_ROWS have that many
+ * rows in that step, at most W = routed_rows_layer, in all steps together at most
  * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
  * device the tensor has a stack for these k A / n rows, and behind the stack a scratch of W rows.
  *
  * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
- * the scratch are the surplus, except in the last step.  The surplus of ROUTED tensors moves to the
- * host and comes back; the surplus of ROUTED_ROWS tensors is recomputed.  So steps with more rows
- * than A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
+ * the scratch are the surplus, except in the last step.  The surplus of a MOVE item moves to the
+ * host and comes back; the surplus of a ROWS item is recomputed.  So steps with more rows than
+ * A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
  * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the tensor,
  * whichever they are.  The surplus never spills, and one layer is open at a time.  If there is a
  * surplus, these waits come beside the others ("next" among the steps with such tensors):
@@ -161,39 +161,54 @@
  * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
  * from the missing rows; other devices skip that work. */
 
-/* What may be done with a tensor's rows.  A planner may also keep the whole tensor in a layer. */
-typedef enum memo_tensor_rule {
-    MEMO_TENSOR_ROWS = 0, /* a fraction alpha of the rows is swapped, the others are recomputed */
-    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For
-                             tensors that are expensive to recompute (attention), or whose rows
-                             are not tokens */
-    MEMO_TENSOR_SWAPPED,  /* all rows are swapped: it cannot be recomputed */
-    MEMO_TENSOR_KEPT,     /* stays on the device in every layer */
-    /* For slices.  Without them LAYER and INPUT are SWAPPED, and HANDED lies at one address in all
-     * layers and is never moved. */
-    MEMO_TENSOR_LAYER,   /* later slices of the layer read its rows: keys and values */
-    MEMO_TENSOR_HANDED,  /* each layer updates it in place: the hidden state; in the backward, its
-                           gradient.  At most one */
-    MEMO_TENSOR_INPUT,   /* the bytes of HANDED when the layer's forward begins, which the trainer
-                           copies; then like SWAPPED.  At most one */
-    MEMO_TENSOR_CARRIED, /* the state of a recurrence when the slice begins, which the trainer
-                            copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
-    MEMO_TENSOR_ROUTED,  /* rows that an expert gets, see Rows known late; all such tensors have the
-                            same kinds */
-    MEMO_TENSOR_ROUTED_ROWS,  /* likewise; the surplus is recomputed */
-    MEMO_TENSOR_LAYER_OR_ROWS /* of sessions (memo_plan.h): LAYER with slices, else ROWS */
-} memo_tensor_rule;
+/* How the rows of an item may leave the device, and come back.  A planner may also keep the rows in
+ * any layer. */
+enum {
+    MEMO_KEEP = 0, /* they stay on the device in every layer */
+    MEMO_MOVE,     /* all rows are swapped: they cannot be recomputed */
+    MEMO_ROWS,     /* a fraction alpha of the rows is swapped, the others are recomputed */
+    MEMO_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For items that
+                      are expensive to recompute (attention), or whose rows are not tokens */
+    MEMO_WITH      /* as the last item before it that is not WITH, whose recomputation also makes
+                      this item (a norm its rstd, attention its LSE): both have the same rows */
+};
 
-/* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
- * WHOLE, SWAPPED or KEPT, and n_rows * row_bytes must be its size. */
-typedef struct memo_tensor {
+/* Whose the rows are, see Slices. */
+enum {
+    MEMO_SLICE = 0, /* of a layer's slice; without slices of the layer */
+    MEMO_LAYER,     /* later slices of the layer read them: keys and values.  ROWS and WHOLE are
+                       recomputed only if there is one slice */
+    MEMO_EDGE,      /* handed on: each layer updates the rows in place.  The hidden state; in the
+                       backward, its gradient.  MOVE, and at most one.  Without slices it lies at
+                       one address in all layers and does not move */
+    MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
+                       MOVE or KEEP, and at most one */
+    MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
+                       MOVE or KEEP.  row_bytes counts the bytes of a slice */
+};
+
+/* Bits of memo_item.is. */
+enum {
+    MEMO_LATE_ROWS = 1 /* as many rows as the trainer says, see Rows known late */
+};
+
+/* Bytes that the forward of a layer leaves for its backward: a skeletal tensor.  If its rows are
+ * not tokens, as in (3, B, NH, T, HS), it must be WHOLE, MOVE or KEEP, and n_rows * row_bytes must
+ * be its size. */
+typedef struct memo_item {
     const char* name;  /* no blanks */
-    int64_t row_bytes; /* 0: the tensor is absent; CARRIED: of all rows together */
-    memo_tensor_rule rule;
-    /* 1 + index of the tensor whose recomputation also produces this one (a norm its rstd,
-     * attention its LSE); both then have the same rows, by the rule of that tensor.  0: none. */
-    int32_t with;
-} memo_tensor;
+    int64_t row_bytes; /* 0: the item is absent; CARRIED: of all rows together */
+    int32_t away;      /* KEEP, MOVE, ROWS, WHOLE or WITH */
+    int32_t scope;     /* SLICE, LAYER, EDGE, INPUT or CARRIED; of WITH: 0 */
+    /* 0, or LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all such items have the
+     * same kinds. */
+    int32_t is;
+} memo_item;
+
+/* An item of its first two to five fields.  No compiler warns of the missing fields. */
+#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0)
+#define MEMOI_ITEM(name, row_bytes, away, scope, is, ...)                                          \
+    { name, row_bytes, away, scope, is }
 
 #define MEMO_ROWS_KEPT (-1) /* in a table of rows: the layer keeps the tensor */
 
@@ -204,12 +219,12 @@ typedef struct memo_swap_desc {
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    const memo_tensor* tensors; /* copied */
+    const memo_item* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;   /* with slices: steps, n_slices for each layer */
     int32_t n_slices;   /* of a layer; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
-    int64_t routed_rows_layer, routed_rows_all; /* most rows of ROUTED tensors in a step, in all */
+    int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
     const int32_t* order;
@@ -278,7 +293,7 @@ MEMO_API void memo_swap_destroy(memo_swap* swap);
 
 /* Sets the rows of the next micro-batches, at most desc->n_rows (with slices: layer_rows): only
  * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
- * and end for them too.  is_forward_only: no backward follows, and only HANDED rows are moved.
+ * and end for them too.  is_forward_only: no backward follows, and only EDGE rows are moved.
  * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
 MEMO_TRY memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                         memo_error* error);
@@ -290,7 +305,7 @@ MEMO_TRY memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, mem
 MEMO_TRY memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* Sets the rows of ROUTED and ROUTED_ROWS tensors in the step whose forward is open, at most once
+/* Sets the rows of LATE_ROWS in the step whose forward is open, at most once
  * and before their addresses are used; without this call there are none.  One layer may be open.
  * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
  * INVALID_STATE. */
@@ -302,7 +317,7 @@ MEMO_TRY memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_
 MEMO_TRY memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
- * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
+ * LATE_ROWS in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
  * layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer.  If no

@@ -15,7 +15,7 @@ typedef struct memo_profile_tensor {
 } memo_profile_tensor;
 
 /* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
- * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * way at a time, except those of MEMO_EDGE.  For the file: seconds of a write and of a read,
  * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */

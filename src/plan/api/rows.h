@@ -45,7 +45,7 @@ typedef struct memo_swap_plan_desc {
     double slowdown_s_per_byte[2];
     double copy_s; /* of each copy, in addition to the bytes */
     /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
-     * HANDED rows do. */
+     * EDGE rows do. */
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
@@ -95,8 +95,8 @@ typedef struct memo_swap_plan {
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
  * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
  * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
- * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
- * tensor the profile may be of slices of another size; times are scaled.
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With an EDGE
+ * the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,

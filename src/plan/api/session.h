@@ -4,8 +4,8 @@
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
  * plans, and opens an arena and a swap engine that fit.
  *
- *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
- *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     static const memo_item tensors[] = {MEMO_ITEM("input", 4 * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
  *     memo_session_desc desc = {0};
  *     desc.tensors = tensors;  desc.n_tensors = 2;
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
@@ -97,7 +97,7 @@ typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
  * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
- * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * of scope LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
  *
@@ -108,7 +108,7 @@ typedef struct memo_session memo_session;
  *         }
  *
  * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
- * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * slice.  Each slice of the last layer finds its output in the EDGE when the backward
  * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
  * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
  * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
@@ -255,7 +255,7 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
  * is open at a time. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
@@ -285,7 +285,7 @@ typedef enum memo_policy {
     MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
     MEMO_POLICY_KEEP,      /* every tensor stays on the device */
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
-    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except MEMO_KEEP */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
     MEMO_POLICY_ROWS       /* memo_session_desc.rows */
 } memo_policy;
@@ -347,7 +347,7 @@ typedef struct memo_session_alternative {
  * no more device memory if possible.  A buffer of the whole session has one address under all. */
 typedef struct memo_shape {
     int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
-    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices EDGE
                                 rows alone are moved */
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
@@ -371,17 +371,17 @@ typedef struct memo_session_desc {
     memo_stream compute_stream;
     int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
 
-    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    const memo_item* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
     int64_t n_rows;        /* tokens of a micro-batch, at most */
     int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
     int64_t tile_rows;     /* 0: 1 */
-    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+    /* Rows of a slice, a multiple of tile_rows: only tensors of scope LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
-     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* The most rows of ROUTED tensors in a layer, and in all layers of a micro-batch together, for
+    /* The most late rows in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
@@ -406,15 +406,15 @@ typedef struct memo_session_desc {
     void (*backward)(void* user, memo_session* session, int32_t layer);
     /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
     void (*weights)(void* user, memo_session* session, int32_t layer);
-    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+    /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
      * likewise.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
-    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
-     * tensors that come earlier in the table.  The function must change nothing else, such as a
+    /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
+     * that come earlier in the table.  The function must change nothing else, such as a
      * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
-     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
+     * no tensor is ROWS or WHOLE.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
@@ -602,7 +602,7 @@ MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const ch
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
-    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
+    int32_t is_forward_only; /* 1: no backward follows, and only EDGE rows are moved */
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
@@ -637,7 +637,7 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
-/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+/* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
  * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
  * declared are an error of the session. */
@@ -651,7 +651,8 @@ MEMO_API void* memo_session_get_address(const memo_session* session, int32_t lay
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
  * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
- * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
+ * with row 0 of the layer, unless the layer is one slice and they are ROWS or WHOLE.  CARRIED and
+ * LATE_ROWS tensors have one address for all rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns

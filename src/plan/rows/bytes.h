@@ -50,7 +50,7 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const double call_s = p->desc->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
-        const int32_t b = p->bundle_of[t]; /* -1: HANDED, which has no cells */
+        const int32_t b = p->bundle_of[t]; /* -1: EDGE, which has no cells */
         const int64_t first = (int64_t)memob_max(b, 0) * p->n_layers;
         const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
         memob_swap_region region;

@@ -319,7 +319,7 @@ typedef struct memoi_timer {
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
-    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
     memob_arrays arrays; /* layer_kinds, turns and these: */

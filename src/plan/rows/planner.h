@@ -30,7 +30,8 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_ABSENT     MEMO_TENSOR_HANDED          /* no bundle has this rule */
+/* Beside KEEP, MOVE, ROWS and WHOLE of a bundle: kept or recomputed (late rows); not there. */
+enum { MEMOI_ROWS_LATE = MEMO_WITH, MEMOI_ROWS_ABSENT };
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -48,10 +49,11 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds;     /* of each layer */
-    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
-                           recomputed for another reason; or MEMOI_ROWS_ABSENT */
-    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* kinds; /* of each layer */
+    int32_t*
+        rules;     /* (n_bundles, n_layers): KEEP, MOVE (also if it cannot be recomputed for another
+                           reason), ROWS, WHOLE, MEMOI_ROWS_LATE or MEMOI_ROWS_ABSENT */
+    double* all_s; /* likewise: to recompute all rows; infinite: impossible */
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
@@ -194,23 +196,23 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         p->bundle_of[t] = -1;
-        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
-        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) continue; /* nothing to choose */
+        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].away == MEMO_WITH) continue;
+        if (swap->tensors[t].scope == MEMO_EDGE) continue; /* nothing to choose */
         p->bundle_of[t] = p->n_bundles;
         p->bundles[p->n_bundles++].leader = t;
     }
 
     /* Every tensor adds its bytes; the leader alone has the time. */
     for (int32_t t = 0; t < swap->n_tensors; t++) {
-        if (swap->tensors[t].with) p->bundle_of[t] = p->bundle_of[swap->tensors[t].with - 1];
+        p->bundle_of[t] = p->bundle_of[memob_item_leader(swap->tensors, t)];
         if (p->bundle_of[t] >= 0)
             p->bundles[p->bundle_of[t]].row_bytes += swap->tensors[t].row_bytes;
     }
 }
 
 /* 1: the trainer's recompute can compute it. */
-MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
-    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
+MEMOI int memoi_rule_recomputes(int32_t rule) {
+    return memob_is_recomputed(rule) || rule == MEMOI_ROWS_LATE;
 }
 
 /* What each layer may do with each bundle, and the time to recompute all rows. */
@@ -223,18 +225,18 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             const int32_t t = p->bundles[b].leader;
             const memo_kind_times* times = memoi_rows_times(p, layer);
             const double* per_row_s = times->recompute_s_per_row;
-            int32_t rule = (int32_t)swap->tensors[t].rule;
+            const int cannot = per_row_s && per_row_s[t] < 0;
+            int32_t rule = memob_item_away(swap, t);
 
-            if (rule == MEMO_TENSOR_ROUTED_ROWS)
-                rule = per_row_s && per_row_s[t] < 0 ? MEMO_TENSOR_KEPT : rule;
-            else if (rule > MEMO_TENSOR_KEPT ||
-                     (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
-                rule = MEMO_TENSOR_SWAPPED;
+            if (memob_is_recomputed(rule)) {
+                const int is_late = memob_tensor_is_routed(swap, t);
+                if (is_late) rule = MEMOI_ROWS_LATE;
+                if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
+            }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
-                               ? HUGE_VAL
-                               : memob_swap_recompute_s(swap, layer, t, times);
-            if (!memoi_rule_recomputes((memo_tensor_rule)p->rules[at])) continue;
+            p->all_s[at] =
+                rule == MEMO_MOVE ? HUGE_VAL : memob_swap_recompute_s(swap, layer, t, times);
+            if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
             p->bundles[b].worth =
                 fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);

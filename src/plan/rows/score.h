@@ -86,8 +86,8 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
     const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-    if (cell == MEMO_ROWS_KEPT || rule == MEMO_TENSOR_ROWS) return 1;
-    if (rule == MEMO_TENSOR_KEPT || rule == MEMOI_ROWS_ABSENT) return 0;
-    if (rule == MEMO_TENSOR_ROUTED_ROWS) return cell == 0;
-    return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
+    if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
+    if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
+    if (rule == MEMOI_ROWS_LATE) return cell == 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMO_WHOLE);
 }

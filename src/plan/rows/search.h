@@ -289,10 +289,10 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
     double n_bytes = 0;
     if (!desc->device_bytes || !desc->host_bytes) return 0;
     for (int32_t b = 0; b < p->n_bundles; b++) {
-        if (desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_CARRIED) continue;
+        if (desc->swap->tensors[p->bundles[b].leader].scope == MEMO_CARRIED) continue;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-            if (rule == MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_KEPT)
+            if (rule == MEMO_MOVE || rule == MEMO_KEEP)
                 n_bytes += (double)p->bundles[b].row_bytes *
                            (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
         }
@@ -308,8 +308,8 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++) {
             int64_t cell = MEMO_ROWS_KEPT;
-            if (p->rules[i] == MEMO_TENSOR_SWAPPED && !way) cell = p->n_tiles;
-            if (memoi_rule_recomputes((memo_tensor_rule)p->rules[i])) cell = 0;
+            if (p->rules[i] == MEMO_MOVE && !way) cell = p->n_tiles;
+            if (memoi_rule_recomputes(p->rules[i])) cell = 0;
             p->trial.cells[i] = cell;
         }
         (void)memoi_rows_try(p);

@@ -9,9 +9,9 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
-/* A HANDED tensor leaves nothing to choose; ROUTED tensors have their own lines. */
+/* An EDGE leaves nothing to choose; late rows have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED &&
+    return desc->tensors[t].row_bytes && desc->tensors[t].scope != MEMO_EDGE &&
            !memob_tensor_is_routed(desc, t);
 }
 
@@ -23,9 +23,9 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
     return 1;
 }
 
-/* What a plan holds of a ROUTED tensor, whatever the routing. */
+/* What a plan holds of a tensor with late rows, whatever the routing. */
 MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
-    const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int moves = memob_item_away(desc, t) == MEMO_MOVE;
     const char* others = moves ? ", the others move" : ", the others are recomputed";
     int64_t n_kept = 0, n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
@@ -97,9 +97,9 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */
-MEMOI int memoi_rows_are_handed(const memo_tensor* tensors, int32_t n) {
+MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
     int32_t t = 0;
-    while (t < n && tensors[t].rule != MEMO_TENSOR_HANDED) t++;
+    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
     return t < n;
 }
 

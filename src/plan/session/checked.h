@@ -26,9 +26,9 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
     return s->checker.slots + (step & 1) * s->checker.slot_bytes;
 }
 
-/* 0: the layer lacks the tensor, or the tensor is HANDED and need not stay. */
+/* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
-    if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
+    if (s->steps->tensors[t].scope == MEMO_EDGE) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
@@ -36,7 +36,7 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
 MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
-    return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+    return memob_item_scope(s->steps, t) == MEMO_CARRIED ? memob_min(n, 1) : n;
 }
 /* Those that it has in a step of this micro-batch. */
 MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
@@ -242,12 +242,12 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
               "lack it another kind, or compute on compute_stream";
     else if (!why && s->checker.found[0].n_poisoned == row_bytes)
-        why = "recompute did not write it; recompute it, set `with` to 1 + the index of the tensor "
-              "that it is computed with, or declare it SWAPPED";
+        why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
+              "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
         why = "recompute gives it other bytes than the forward; it must compute the same rows by "
               "the same operations, or tile_rows is too small, or the table has another order; if "
-              "no tensor before it gives it, declare it SWAPPED";
+              "no tensor before it gives it, declare it MEMO_MOVE";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -283,7 +283,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
-        const memo_tensor* tensor = &s->steps->tensors[t];
+        const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
         if (memoi_inspector_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
@@ -303,7 +303,8 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     }
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
-        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
+                               !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
@@ -320,7 +321,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
             return 0;
         }
         if (row == n) continue;
-        if (!is_forward && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
+        if (!is_forward && (!s->spans_s || !is_by_rows))
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (is_forward)
             why = c->n_trained
@@ -367,7 +368,7 @@ MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pa
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
 MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
-    return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
+    return memob_item_leader(s->steps->tensors, u) == t && !memob_swap_is_layer(s->steps, u);
 }
 
 /* Copies a slot to the third, or back. */
@@ -435,9 +436,9 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        const memo_tensor* tensor = &s->steps->tensors[t];
+        const memo_item* tensor = &s->steps->tensors[t];
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
+        int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
         while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
@@ -448,7 +449,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
             (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
             return;
         }
-        if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
+        if (tensor->away == MEMO_WHOLE) continue;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 

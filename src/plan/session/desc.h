@@ -117,8 +117,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     else if (desc->n_states)
         field = "does not work with states; keep them in memory of the trainer, with n_states 0";
     else if (desc->loss)
-        field =
-            "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
+        field = "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`";
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
     else if (desc->micro_batches)
@@ -304,7 +303,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
     if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
-        field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
+        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
     if (desc->device_memory && !desc->device_bytes)
         field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
@@ -349,8 +348,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, desc->tensors[t].name, (int)other);
-        if (!desc->recompute && computes && memoi_rule_recomputes(desc->tensors[t].rule))
-            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
+        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
+            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -466,8 +465,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
-        if (desc->tensors[i].rule == MEMO_TENSOR_LAYER_OR_ROWS)
-            own->tensors[i].rule = n_slices > 1 ? MEMO_TENSOR_LAYER : MEMO_TENSOR_ROWS;
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (int32_t i = 0; i < n_steps; i++)
@@ -576,14 +573,15 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
-        const memo_tensor* tensor = &swap->tensors[t = (int32_t)i - 1];
+        const memo_item* tensor = &swap->tensors[t = (int32_t)i - 1];
         line->record.word = "tensor";
         snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
         memoi_step_plan_add(line, "name", 0, 0, 0);
         line->values[0] = name;
         memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "rule", (int64_t)tensor->rule, 0, INT32_MAX);
-        memoi_step_plan_add(line, "with", tensor->with, 0, INT32_MAX);
+        memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
+        memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
+        memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
         memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
         strcpy((char*)line->cells, tensor->name);
         line->n_same = line->record.n_values;

@@ -151,28 +151,30 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     return MEMO_STATUS_OK;
 }
 
+/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
+    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
+    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
+    const int32_t away = memob_item_away(swap, t);
+    if (recomputes && memob_is_recomputed(away)) return 0;
+    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
+}
+
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's.  MEMO then recomputes what can be, and swaps the rest.  status: of what came before. */
+ * policy's.  status: of what came before. */
 MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
                                       const memo_swap_plan* planned, memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
     int64_t *rows = memoi_session_own(s)->rows, i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++) {
-        const memo_tensor_rule rule =
-            memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = MEMO_ROWS_KEPT;
-        if (swaps && rule != MEMO_TENSOR_KEPT)
-            rows[i] = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : swap->n_rows;
-        if (recomputes && memoi_rule_recomputes(rule)) rows[i] = 0;
-        if (planned) rows[i] = planned->rows[i];
-    }
+    for (i = 0; i < n && !is_alpha; i++)
+        rows[i] = planned ? planned->rows[i]
+                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
     if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
@@ -207,7 +209,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
         for (k = 0; k < profile->n_kinds; k++)
             tensor->recompute_s_per_row[k] =
-                memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, i))
+                memob_is_recomputed(memob_item_away(s->steps, i))
                     ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
                     : -1;
     }

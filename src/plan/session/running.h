@@ -12,7 +12,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                                int is_needed) {
     memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     const memob_swap_place* place;
-    const memo_tensor* of;
+    const memo_item* of;
     int32_t step;
     if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
         !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
@@ -79,9 +79,10 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
         row = 0;
     }
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
-        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int32_t scope = memob_item_scope(s->steps, t), away = memob_item_away(s->steps, t);
         first[t] = memoi_session_find(s, layer, t, 0);
-        if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
+        if (first[t] && scope != MEMO_CARRIED && !memob_tensor_is_routed(s->steps, t) &&
+            (scope != MEMO_LAYER || memob_is_recomputed(away)))
             first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
 }
@@ -599,7 +600,9 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t n_rows) {
     const int64_t half = memob_align_up((n_rows + 1) / 2, memob_swap_tile_rows(s->steps));
 
-    return s->steps->tensors[t].rule == MEMO_TENSOR_ROWS ? memob_min(half, n_rows) : n_rows;
+    return s->steps->tensors[t].away == MEMO_ROWS && !memob_tensor_is_routed(s->steps, t)
+               ? memob_min(half, n_rows)
+               : n_rows;
 }
 
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd

@@ -83,9 +83,8 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
 
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
-    const memo_tensor* tensor = &s->steps->tensors[t];
-    return memoi_rule_recomputes(tensor->rule) && !tensor->with &&
-           memob_layer_has(s->steps, step, t);
+    return s->steps->tensors[t].away != MEMO_WITH &&
+           memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
 }
 
 /* The times of a span; NULL: it is not timed. */

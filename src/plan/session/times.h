@@ -66,7 +66,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
-            if (!memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, t))) continue;
+            if (!memob_is_recomputed(memob_item_away(s->steps, t))) continue;
             memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, row_s, growth_s);
             *row_s /= memoi_session_mean_rows(s, t);
             *growth_s /= memoi_session_mean_rows(s, t);

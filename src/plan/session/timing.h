@@ -27,9 +27,9 @@ MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
 MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
                                          memo_error* error) {
     memo_session_desc* own = &s->timing.desc;
-    memo_tensor* tensors;
+    memo_item* tensors;
     *own = *desc;
-    tensors = (memo_tensor*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
+    tensors = (memo_item*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
     for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
         tensors[t] = desc->tensors[t];
         tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
