@@ -2560,28 +2560,30 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, memo_error* error
 
 /* Checks both lines of a file's frame, and sets reader->count.  The reader is then between them.
  * An optional frame may be absent.  Errors: FORMAT, VERSION. */
-MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
-                                   memo_error* error) {
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int version,
+                                   int is_optional, memo_error* error) {
     memob_reader first = *reader;
     int is_empty = !memob_next_entry(&first);
     int has_frame = !is_empty && memob_word_is(&first, "memo");
-    int64_t version = 0;
+    int64_t found = 0;
+    const char* why;
     char shown[40];
     if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
     *reader = first;
     if (!has_frame)
-        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
-                              is_empty ? "the file is empty; " : "", kind);
+        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s %d`",
+                              is_empty ? "the file is empty; " : "", kind, version);
 
     /* The rest of the first line. */
     if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
         return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
                               memob_word_text(shown, reader), kind);
-    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &version))
+    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &found))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
-    if (version == 1) return memoi_reader_check_end(reader, error);
-    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
-                            version > 1 ? "newer" : "invalid", (long long)version);
+    if (found == version) return memoi_reader_check_end(reader, error);
+    why = found > version ? "newer" : "older";
+    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; %d is supported",
+                            found < 1 ? "invalid" : why, (long long)found, version);
 }
 
 /* Compares the count of the last line with the number of lines found.  Errors: FORMAT. */
@@ -2863,7 +2865,7 @@ MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, me
     if (status) return status;
 
     /* Only version 1 has a frame. */
-    status = memob_read_frame(reader, "trace", 1, error);
+    status = memob_read_frame(reader, "trace", 1, 1, error);
     while (!status && memob_next_entry(reader))
         status = memoi_trace_parse_request(reader, *trace, error);
     if (!status) status = memob_check_count(reader, (*trace)->n_requests, error);
@@ -4024,7 +4026,7 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     memob_lines lines = {NULL, reader, 1, error};
     memo_error reason;
     memo_plan head = MEMO_ZERO(memo_plan), *made;
-    memo_status status = memob_read_frame(reader, "plan", 0, error);
+    memo_status status = memob_read_frame(reader, "plan", 1, 0, error);
     if (!status) status = memoi_plan_head(&lines, &head);
     if (status) return status;
 

@@ -870,7 +870,7 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
+/* A plan as text: "memo step-plan 2", for each shape a line of its numbers, lines of its tensors,
  * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
  * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
  * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
@@ -4766,7 +4766,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
@@ -10617,7 +10617,7 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status = MEMO_STATUS_OK;
-    memo_text_put(&text, "memo step-plan 1\n");
+    memo_text_put(&text, "memo step-plan 2\n");
     for (; plan && !status; plan = plan->next) {
         for (int64_t i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
             status = memob_line(&lines, &line.record, line.cells);
@@ -10697,7 +10697,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     status = memob_reader_open(&reader, path, error);
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
-    if (!status) status = memob_read_frame(&reader, "step-plan", 0, error);
+    if (!status) status = memob_read_frame(&reader, "step-plan", 2, 0, error);
 
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;

@@ -2315,7 +2315,7 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
     int64_t n = 0;
     int32_t* degrees = NULL;
     memo_status status = memob_reader_open(&reader, path, error);
-    if (!status) status = memob_read_frame(&reader, "degrees", 1, error);
+    if (!status) status = memob_read_frame(&reader, "degrees", 1, 1, error);
 
     /* Blocks must ascend by 1, so that none can be missing. */
     for (ahead = reader; !status && memob_next_entry(&ahead); ahead = reader) {

@@ -2986,7 +2986,7 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memob_read_frame(&r.reader, "schedule", 1, error);
+    if (!status) status = memob_read_frame(&r.reader, "schedule", 1, 1, error);
     while (!status && memob_next_entry(&r.reader)) status = memoi_schedule_parse_line(&r);
     if (!status) status = memob_check_count(&r.reader, r.schedule->n_ops, error);
     memoi_names_free(&r.streams);

@@ -114,7 +114,7 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     memob_lines lines = {NULL, reader, 1, error};
     memo_error reason;
     memo_plan head = MEMO_ZERO(memo_plan), *made;
-    memo_status status = memob_read_frame(reader, "plan", 0, error);
+    memo_status status = memob_read_frame(reader, "plan", 1, 0, error);
     if (!status) status = memoi_plan_head(&lines, &head);
     if (status) return status;
 

@@ -55,7 +55,7 @@ MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, me
     if (status) return status;
 
     /* Only version 1 has a frame. */
-    status = memob_read_frame(reader, "trace", 1, error);
+    status = memob_read_frame(reader, "trace", 1, 1, error);
     while (!status && memob_next_entry(reader))
         status = memoi_trace_parse_request(reader, *trace, error);
     if (!status) status = memob_check_count(reader, (*trace)->n_requests, error);

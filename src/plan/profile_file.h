@@ -89,7 +89,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);

@@ -720,8 +720,22 @@ TEST(a_plan_is_written_and_read) {
                 "has 2000 bytes, not 2512; plan again");
     other.scratch_bytes -= 512;
 
-    /* Any altered byte, any length. */
+    /* Other versions are refused. */
     text = memo_test_file(scratch_file(), &n_bytes);
+    for (char version = '0'; version <= '3'; version++) {
+        static const char* const why[] = {"invalid version 0", "older version 1", NULL,
+                                          "newer version 3"};
+        FILE* file = fopen(scratch_file(), "wb");
+        strstr(text, "step-plan 2")[strlen("step-plan ")] = version;
+        fwrite(text, 1, (size_t)n_bytes, file);
+        fclose(file);
+        strstr(text, "step-plan ")[strlen("step-plan ")] = '2';
+        if (!why[version - '0']) continue;
+        CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), VERSION,
+                    why[version - '0']);
+    }
+
+    /* Any altered byte, any length. */
     for (int64_t i = 0; i < n_bytes - 1; i += 7) { /* the last line may lack its end */
         FILE* file = fopen(scratch_file(), "wb");
         char kept = text[i];

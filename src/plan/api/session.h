@@ -589,7 +589,7 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
+/* A plan as text: "memo step-plan 2", for each shape a line of its numbers, lines of its tensors,
  * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
  * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
  * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other

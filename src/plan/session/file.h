@@ -13,7 +13,7 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status = MEMO_STATUS_OK;
-    memo_text_put(&text, "memo step-plan 1\n");
+    memo_text_put(&text, "memo step-plan 2\n");
     for (; plan && !status; plan = plan->next) {
         for (int64_t i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
             status = memob_line(&lines, &line.record, line.cells);
@@ -93,7 +93,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     status = memob_reader_open(&reader, path, error);
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
-    if (!status) status = memob_read_frame(&reader, "step-plan", 0, error);
+    if (!status) status = memob_read_frame(&reader, "step-plan", 2, 0, error);
 
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
