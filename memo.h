@@ -1378,6 +1378,23 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const cha
                          (long long)value, (long long)least, (long long)most);
 }
 
+/* Fields of a desc with the numbers that they may have, checked in order. */
+typedef struct memob_bounds {
+    const char* field;
+    int64_t value, least, most;
+} memob_bounds;
+
+MEMOI MEMOB_NOINLINE memo_status memoi_check_fields(const char* desc, const memob_bounds* fields,
+                                                    size_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (size_t k = 0; k < n && !status; k++)
+        status = memob_check_integer(desc, fields[k].field, fields[k].value, fields[k].least,
+                                     fields[k].most, error);
+    return status;
+}
+#define MEMOB_CHECK_FIELDS(desc, fields, error)                                                    \
+    memoi_check_fields(desc, fields, sizeof fields / sizeof *fields, error)
+
 MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
                                                   double least, double most, memo_error* error) {
     if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
@@ -1898,20 +1915,14 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
-/* Bytes of a character of UTF-8 by its first byte; 0: none begins with it. */
-MEMOI int memoi_text_character_bytes(unsigned char first) {
-    if (first < 0x80) return 1;
-    if (first >> 5 == 6) return 2;
-    if (first >> 4 == 14) return 3;
-    return first >> 3 == 30 ? 4 : 0;
-}
-
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
 MEMOI int memoi_text_character(const char* s) {
     static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
+    /* By the first four bits; five ones begin a code that is too large. */
+    static const char lengths[] = {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4};
     const unsigned char* p = (const unsigned char*)s;
-    const int n = memoi_text_character_bytes(*p);
-    uint32_t code = n < 2 ? *p : *p & (127u >> n);
+    const int n = lengths[*p >> 4];
+    uint32_t code = n < 2 ? *p : *p & (255u >> n);
     for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
         code = code << 6 | (p[i] & 63);
@@ -1921,13 +1932,10 @@ MEMOI int memoi_text_character(const char* s) {
 
 /* What XML writes between & and ; for a character; NULL: the character itself will do. */
 MEMOI const char* memoi_text_entity(char character) {
-    switch (character) {
-    case '&': return "amp";
-    case '<': return "lt";
-    case '>': return "gt";
-    case '"': return "quot";
-    default: return NULL;
-    }
+    static const char* const names[] = {"amp", "lt", "gt", "quot"};
+    static const char characters[] = "&<>\"";
+    const char* at = (const char*)memchr(characters, character, 4);
+    return at ? names[at - characters] : NULL;
 }
 
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
@@ -5846,29 +5854,32 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
+/* Limits that the workers' arithmetic needs. */
+MEMOI memo_status memoi_host_check_desc(const memo_host_device_desc* desc, memo_error* error) {
+    static const char name[] = "memo_host_device_desc";
+    const memob_bounds fields[] = {
+        {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"queue_operations", desc->queue_operations, 0, MEMOI_HOST_QUEUE_OPERATIONS_MAX},
+        {"stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status)
+        status = memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error);
+    if (!status)
+        status =
+            memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error);
+    return status;
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
-    static const char name[] = "memo_host_device_desc";
     memoi_host* host;
     memo_device* table;
     memo_status status;
     *device = NULL;
     if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
-
-    /* Limits that the workers' arithmetic needs. */
-    if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(name, "host_memory_bytes", desc->host_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status =
-             memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error)) ||
-        (status =
-             memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
-        (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
-                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)) ||
-        (status = memob_check_integer(name, "stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)))
-        return status;
+    status = memoi_host_check_desc(desc, error);
+    if (status) return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
@@ -7931,7 +7942,6 @@ typedef struct memob_swap_place {
 /* One layer in host memory. */
 typedef struct memob_swap_turn {
     int64_t host_begin;    /* of its part of host memory, unless layers share places there */
-    int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
 } memob_swap_turn;
 
@@ -8392,11 +8402,17 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     const char* const name = memoi_swap_desc_name(desc);
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
-    memo_status status;
-    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
-        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
-        return status;
+    const memob_bounds fields[] = {{"n_layers", desc->n_layers, 1, INT32_MAX},
+                                   {"n_rows", desc->n_rows, 1, INT64_MAX},
+                                   {"n_tensors", desc->n_tensors, 1, INT32_MAX},
+                                   {"tile_rows", desc->tile_rows, 0, INT64_MAX},
+                                   {"n_host_layers", desc->n_host_layers, 0, INT32_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status && !desc->rows) status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                  MEMOB_DOUBLE_MAX, error);
+    if (status) return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
@@ -8410,14 +8426,6 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                  (int)layer, (int)desc->layer_kinds[layer],
                                  (int)desc->layer_kinds[layer - 1]);
 
-    /* What is moved, and where to. */
-    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
-                                      error)) ||
-        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                   MEMOB_DOUBLE_MAX, error)))
-        return status;
     if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
         return MEMOB_INVALID(error,
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
@@ -8684,6 +8692,12 @@ MEMOI void memoi_swap_pack_cut(const memoi_swap_cut* cut, int64_t all_bytes, mem
     }
 }
 
+/* Time to recompute what a step does not swap; all_s NULL: none. */
+MEMOI double memoi_swap_cut_s(const memoi_swap_cut* cut, const double* all_s, int32_t layer,
+                              double call_s) {
+    return all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0;
+}
+
 /* Adds the steps of a tensor in rounding buffers. */
 MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                const int64_t* before, const double* all_s, double call_s,
@@ -8712,9 +8726,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (!is_same && before && before[layer] != MEMO_ROWS_KEPT) {
             if (before[layer] != old->tiles || is_last)
                 memoi_swap_find_cut(desc, t, layer, before[layer], old);
-            (void)memoi_swap_sum_cut(
-                desc, t, old, lost[layer],
-                all_s ? call_s * (old->others > 0) + all_s[layer] * old->others : 0, -1, sum);
+            (void)memoi_swap_sum_cut(desc, t, old, lost[layer],
+                                     memoi_swap_cut_s(old, all_s, layer, call_s), -1, sum);
             if (is_last) old->tiles = MEMO_ROWS_KEPT; /* of no other */
         }
         lost[layer] = is_lost[layer];
@@ -8738,9 +8751,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (places)
             memoi_swap_place_cut(desc, t, layer, cut, is_lost[layer], sum,
                                  &places[(int64_t)layer * desc->n_tensors]);
-        moves[layer] = memoi_swap_sum_cut(
-            desc, t, cut, is_lost[layer],
-            all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0, 1, sum);
+        moves[layer] = memoi_swap_sum_cut(desc, t, cut, is_lost[layer],
+                                          memoi_swap_cut_s(cut, all_s, layer, call_s), 1, sum);
         if (!cut->swapped) moves[layer] = -1;
     }
     region->scratch_bytes = memob_align_up(region->scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -9078,7 +9090,6 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     memob_swap_turn* turn = &placement->turns[step];
-    turn->routed_bytes = 0;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
@@ -9105,7 +9116,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         place->recompute_begin = place->recompute_end = n_rows;
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
-        if (!place->is_recomputed) turn->routed_bytes += (n_rows - n_kept) * place->row_bytes;
     }
 }
 
@@ -9114,7 +9124,6 @@ MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
     int32_t routed = -1;
     for (int32_t i = 0; i < placement->n_layers; i++) {
         memob_swap_turn* turn = &placement->turns[i];
-        turn->routed_bytes = placement->sums[i].routed_bytes;
         turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
         if (placement->sums[i].uses_routed) routed = i;
     }
