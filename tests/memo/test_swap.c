@@ -212,6 +212,34 @@ static void refuses(const memo_swap_desc* desc, const char* words) {
                "%s, not: %s", error.message, words);
 }
 
+/* The sizes of a desc state the file that the engine fills, also if swapped layers do not
+ * alternate between even and odd. */
+TEST(sizes_state_the_file) {
+    int n_files = 0, n_more = 0;
+    for (int round = 0; round < 300; round++) {
+        chain c;
+        random_chain(&c, 1);
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
+        int32_t n_least = sizes.n_swapped_layers - c.desc.n_host_layers;
+        if (!sizes.n_spilled_layers) continue;
+        start(&c, 0);
+        c.n_rows = chain_rows(&c);
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
+        memo_swap_stats stats = stats_of_swap(c.swap);
+        CHECK_CASE(stats.to_file_bytes == sizes.spill_bytes &&
+                       stats.from_file_bytes >= sizes.spill_bytes,
+                   "%lld bytes are written, %lld read, of a file of %lld: %s",
+                   (long long)stats.to_file_bytes, (long long)stats.from_file_bytes,
+                   (long long)sizes.spill_bytes, describe(&c));
+        CHECK_IS(sizes.n_spilled_layers, >=, n_least);
+        n_files++;
+        n_more += sizes.n_spilled_layers > n_least;
+        finish(&c, NULL);
+    }
+    CHECK_CASE(n_files > 30 && n_more > 0, "%d files, %d with more layers than places lack",
+               n_files, n_more);
+}
+
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
 TEST(values_come_back) {
     int64_t n_spilled = 0, n_abandoned = 0, n_tables = 0, n_of_alpha[2] = {0, 0};
