@@ -9455,16 +9455,18 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
     const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
     const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
-    for (int32_t c = 0; c < it->n_classes; c++)
-        if (it->uses_of[c * n + i])
-            memoi_swap_add_use(it, k, c * n + i,
-                               it->uses_of[c * n + i] & MEMOI_SWAP_MOVED ? read : make,
+    for (int32_t c = 0; c < it->n_classes; c++) {
+        const char uses = it->uses_of[c * n + i];
+        if (uses)
+            memoi_swap_add_use(it, k, c * n + i, uses & MEMOI_SWAP_MOVED ? read : make,
                                2 * c + visit->odd, -1);
-    for (int32_t s = slice; s >= 0; s--)
-        if (it->uses_of[layers + i - slice + s] &&
-            (s == slice || (visit->is_backward && slice == n_slices - 1)))
-            memoi_swap_add_use(it, k, layers + i - slice + s, read,
+    }
+    for (int32_t s = slice; s >= 0; s--) {
+        const char uses = it->uses_of[layers + i - slice + s];
+        if (uses && (s == slice || (visit->is_backward && slice == n_slices - 1)))
+            memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
                                layer_at + (i / n_slices & 1) * n_slices + s, -1);
+    }
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
         const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
@@ -9511,7 +9513,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
-        it->uses_of[k] = sum->uses_layer > 0;
+        if (sum->uses_layer)
+            it->uses_of[k] = MEMOI_SWAP_USED | (sum->layer_bytes ? MEMOI_SWAP_MOVED : 0);
         it->n_bytes[k] = sum->layer_bytes;
         it->n_copies[k] = sum->n_layer_copies;
         it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
@@ -9520,8 +9523,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_copies[k + n] = sum->n_routed_copies;
     }
 
-    /* What moves is used; LAYER rows, the surplus and EDGE rows may be used without. */
-    for (int32_t k = 0; k < it->n_classes * n; k++)
+    /* What moves is used; the surplus and EDGE rows may be used without. */
+    for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
