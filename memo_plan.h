@@ -5305,6 +5305,7 @@ typedef enum memoi_rows_effort {
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
+    int32_t n_host_layers; /* places there; 0: for each layer that is moved */
     double step_s, stall_s, recompute_s, update_s;
     double copied_bytes[2]; /* in a step: to the host, to the device */
     double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
@@ -5731,11 +5732,12 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
-    memob_swap_find_places(sums, p->n_layers,
-                           memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
-                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &score->sizes);
-    order->sizes = score->sizes;
-    order->n_host_layers = score->sizes.n_swapped_layers - score->sizes.n_spilled_layers;
+    order->fixed_host_bytes = memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT);
+    memob_swap_find_places(p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
+    order->sizes.n_spilled_layers = 0; /* until the law is known */
+    order->sizes.spill_bytes = 0;
+    score->sizes = order->sizes;
+    score->n_host_layers = memob_swap_has_file(order) ? order->n_host_layers : 0;
 }
 
 /* --- >>row score ---
@@ -5761,8 +5763,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
      * used. */
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
-                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
@@ -5780,6 +5781,12 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
+    }
+    if (score->n_host_layers) {
+        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes);
+        score->excess_bytes +=
+            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+        if (score->excess_bytes > 0 && !desc->swap->rows) return;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
@@ -6342,8 +6349,7 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->to_host_bytes = (int64_t)score->copied_bytes[0];
     plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
-    if (plan->n_spilled_layers)
-        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
+    plan->n_host_layers = score->n_host_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {

@@ -192,8 +192,7 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->to_host_bytes = (int64_t)score->copied_bytes[0];
     plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
-    if (plan->n_spilled_layers)
-        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
+    plan->n_host_layers = score->n_host_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
