@@ -398,8 +398,7 @@ static memo_status prepare(job* j, memo_error* error) {
                memo_policy_name(j->plan->policy));
     else if (needs)
         print_profile(&j->profile);
-    if (!j->own_plan.addresses)
-        print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
+    if (!j->own_plan.addresses) print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
     print_plan(o, j->own_plan.addresses ? j->plan->policy : (memo_policy)o->policy, j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
@@ -461,8 +460,7 @@ static memo_status check_training(const job* j, memo_error* error) {
 /* The session that was compared begins again. */
 static memo_status train_chosen(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
-    memo_status status =
-        o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
+    memo_status status = o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
     if (!status) status = train(r, j, error);
     if (!status && !r->stops && r->reports) print_loss(j);
     if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))

@@ -37,9 +37,9 @@ typedef struct job {
     train_text text;
     memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
     const memo_step_plan* plan;        /* of the run: of plans, or own_plan */
-    memo_step_plan own_plan;           /* of the run's session; what it points to is the session's */
-    struct team* teams;                /* (policies) */
-    char why_slices[512]; /* why the rows of a slice were chosen; empty: they were not */
+    memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
+    struct team* teams;      /* (policies) */
+    char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
     int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
