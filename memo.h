@@ -9455,18 +9455,21 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
     const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
     const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+
     for (int32_t c = 0; c < it->n_classes; c++) {
         const char uses = it->uses_of[c * n + i];
         if (uses)
             memoi_swap_add_use(it, k, c * n + i, uses & MEMOI_SWAP_MOVED ? read : make,
                                2 * c + visit->odd, -1);
     }
+
     for (int32_t s = slice; s >= 0; s--) {
         const char uses = it->uses_of[layers + i - slice + s];
         if (uses && (s == slice || (visit->is_backward && slice == n_slices - 1)))
             memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
                                layer_at + (i / n_slices & 1) * n_slices + s, -1);
     }
+
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
         const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
