@@ -28,8 +28,7 @@ typedef struct model {
     int32_t failing_layer; /* fails in its forward; -1: none */
     int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
     int64_t n_setups, n_dry, n_calls;
-    int64_t n_seen; /* tokens of a generation */
-    int32_t gives;  /* bit 0: device memory, bit 1: host memory; the whole budget */
+    int32_t gives; /* bit 0: device memory, bit 1: host memory; the whole budget */
 } model;
 
 /* --- the computation of a layer --- */
@@ -2079,76 +2078,6 @@ TEST(shapes_share_memory) {
         close_device(&m);
         remove(scratch_file());
     }
-}
-
-/* Keys of tokens that a generation has seen so far: they stay from call to call. */
-enum { GENERATE = 1, G_TOKENS = 200 };
-static const memo_session_buffer of_generation[] = {
-    {"keys", 8 * G_TOKENS, 0, MEMO_PASS_SESSION, MEMO_IN_SHAPE(GENERATE), MEMO_PASS_SESSION, 0, 0},
-    {"values", 0, 100, MEMO_PASS_SESSION, MEMO_IN_SHAPE(GENERATE), MEMO_PASS_SESSION, 0, 0}};
-
-static void generate(void* user, memo_session* s, int32_t layer) {
-    const memo_batch batch = memo_session_get_batch(s);
-    model* m = (model*)user;
-    int64_t* keys = batch.shape == GENERATE || !m->desc.is_checked
-                        ? (int64_t*)memo_session_get_buffer(s, 0)
-                        : NULL;                  /* a checked session makes that an error */
-    if (batch.shape == GENERATE && layer == 7) { /* the host writes: after what is under way */
-        CHECK_OK(memo_stream_synchronize(m->host, m->compute, &error));
-        for (int64_t i = 0; i < G_TOKENS && m->desc.is_checked && !m->n_seen; i++)
-            m->n_wrong += keys[i] != 0x7ff17da07fa07da0; /* poison: another shape ran */
-        for (int64_t i = 0; i < m->n_seen; i++) m->n_wrong += keys[i] != 3 * i + 1;
-        for (int64_t i = 0; i < batch.n_rows; i++, m->n_seen++) keys[m->n_seen] = 3 * m->n_seen + 1;
-        memset(memo_session_get_buffer(s, 1), 5, (size_t)(100 * batch.n_rows));
-    }
-    if (batch.shape != GENERATE) CHECK(!keys);
-    forward(user, s, layer);
-}
-
-TEST(keys_of_a_generation_grow_between_steps) {
-    static const memo_shape train_and_generate[] = {{64, 0}, {9, 1}};
-    own_step_plan* plan = NULL;
-    model m;
-    int64_t device_bytes[2];
-    tight_model(&m);
-    by_layers(&m, generate, backward);
-    m.desc.shapes = train_and_generate, m.desc.n_shapes = 2;
-    for (int k = 0; k < 2; k++) { /* they take nothing from training, in the same bytes */
-        memo_step_plan_destroy(plan);
-        m.desc.buffers = of_generation, m.desc.n_buffers = 2 * k;
-        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
-        device_bytes[k] = plan->next->device_bytes;
-        if (k) CHECK_IS(plan->next->persistent_bytes - m.setup_bytes, >=, 8 * G_TOKENS + 900);
-        CHECK_IS(plan->next->device_bytes, <, plan->device_bytes);
-    }
-    CHECK_IS(device_bytes[1] - device_bytes[0], ==, 2048 + 1024);
-
-    open_device(&m, m.desc.device_bytes, 0);
-    memo_session* s = session_of_plan(&m.desc, plan);
-    for (int step = 0; step < 5 && s; step++) {
-        memo_batch batch = {.is_forward_only = 1, .shape = GENERATE};
-        if (step == 3) { /* two checked ones, on a device with room for checks */
-            memo_session_destroy(s);
-            close_device(&m);
-            open_device(&m, 0, 0);
-            m.desc.is_checked = 1;
-            CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
-        }
-        m.n_seen = 0;
-        m.micro_batch++;
-        CHECK_OK(memo_session_run(s, NULL, &error));
-        for (int i = 0; i < 30; i++) { /* nine tokens at once, then one at a time */
-            batch.n_rows = i ? 1 : 9;
-            CHECK_OK(memo_session_run(s, &batch, &error));
-        }
-        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-        CHECK_IS(m.n_seen, ==, 38);
-        CHECK_IS(m.n_wrong, ==, 0);
-    }
-    memo_session_destroy(s);
-    close_device(&m);
-    m.desc.n_shapes = 1;
-    expect_refused(&m.desc, "buffers[0]: `keys` has MEMO_IN_SHAPE of a shape that the desc lacks");
 }
 
 /* Opens shapes without call k of the device: an error, and nothing is left.  Returns the number of
