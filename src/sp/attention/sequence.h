@@ -70,15 +70,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
         MEMOI_GIVEN("memo_sequence_desc", desc, device))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (ulysses < 1 || size % ulysses)
-        return MEMOB_INVALID(error,
-                             "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
-                             "comm (%d); 1, or a divisor",
-                             (int)ulysses, (int)size);
+        return MEMOI_REFUSE("memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
+                            "comm (%d); 1, or a divisor",
+                            (int)ulysses, (int)size);
     if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
-        return MEMOB_INVALID(
-            error,
-            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
-            "or a divisor",
+        return MEMOI_REFUSE(
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, or a divisor",
             (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
@@ -161,8 +158,8 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     s->parents = NULL;
     if (!document_begins) n_documents = 1;
     if (document_parents && !s->desc.has_trees)
-        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
-                                    "memo_sequence_desc.has_trees is 0; set it to 1");
+        return MEMOI_REFUSE("memo_sequence_begin_tree.document_parents: not NULL, but "
+                            "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
@@ -204,8 +201,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
     const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
     char* at = s->memory + layer * n_bytes;
     if (!s->exchange)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_sequence: no batch has begun; call memo_sequence_begin first");
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence: no batch has begun; call memo_sequence_begin first");
     if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
