@@ -3293,18 +3293,12 @@ MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from
 /* to = elements [begin, begin + count) of the sources of all ranks, reduced. */
 MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
                                 int64_t begin, int64_t count) {
-    memo_reduce_desc desc;
+    memo_reduce_desc desc = {to, {NULL}, me->table.size, call->type, call->reduction, count};
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
         return;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.to = to;
-    desc.n_from = me->table.size;
-    desc.type = call->type;
-    desc.reduction = call->reduction;
-    desc.count = count;
     for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
@@ -5246,15 +5240,9 @@ MEMOI int memoi_target_is_heard(const memoi_target* target) {
 MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t sent_bytes) {
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    if (!memoi_target_is_heard(target)) return;
-    op.name = name;
-    op.reads = reads;
-    op.n_reads = n_reads;
-    op.writes = writes;
-    op.n_writes = n_writes;
-    op.link_bytes = sent_bytes;
-    target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
+    const memo_op_desc op = {name, 0, NULL, 0, 0, 0, sent_bytes, reads, n_reads, writes, n_writes};
+    if (memoi_target_is_heard(target))
+        target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
@@ -5706,7 +5694,7 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
-    memoi_host_attention_args args;
+    memoi_host_attention_args args = {*block, (memo_host_attention*)user, is_backward};
     memo_device* device;
     if (memob_min(block->head_size, block->v_head_size) < 1 ||
         memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
@@ -5722,10 +5710,6 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                             (int)block->n_q_heads, (int)block->n_kv_heads);
 
     /* Not on a recorder around the device. */
-    memset(&args, 0, sizeof args);
-    args.block = *block;
-    args.state = (memo_host_attention*)user;
-    args.is_backward = is_backward;
     device = args.state->device;
     while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
     return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
@@ -8842,17 +8826,16 @@ MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
 
 /* The sharding and the exchange of documents that begins has. */
 MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
-    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    const memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
+                                     s->mesh ? s->mesh->degrees.ring : 1,
+                                     s->mesh ? s->mesh->degrees.ulysses : 1,
+                                     s->desc.n_tokens,
+                                     s->begins,
+                                     n_documents,
+                                     s->parents,
+                                     0};
     memo_sharding made;
-    memo_status status;
-    desc.kind = MEMO_SHARDING_DOCUMENTS;
-    desc.ring = s->mesh ? s->mesh->degrees.ring : 1;
-    desc.ulysses = s->mesh ? s->mesh->degrees.ulysses : 1;
-    desc.n_tokens = s->desc.n_tokens;
-    desc.document_begins = s->begins;
-    desc.n_documents = n_documents;
-    desc.document_parents = s->parents;
-    status = memo_sharding_make(&desc, &made, error);
+    const memo_status status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
         s->sharding = made;
@@ -9015,12 +8998,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
 
 memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
                                  const void* v, void* out, memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = out;
     return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
 }
 
@@ -9028,16 +9007,9 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
                                           const void* k, const void* v, const void* out,
                                           const void* d_out, void* d_q, void* d_k, void* d_v,
                                           memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {
+        q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = (void*)(uintptr_t)out;
-    t.d_out = d_out;
-    t.d_q = d_q;
-    t.d_k = d_k;
-    t.d_v = d_v;
     return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
 }
 

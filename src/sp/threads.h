@@ -412,18 +412,12 @@ MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from
 /* to = elements [begin, begin + count) of the sources of all ranks, reduced. */
 MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
                                 int64_t begin, int64_t count) {
-    memo_reduce_desc desc;
+    memo_reduce_desc desc = {to, {NULL}, me->table.size, call->type, call->reduction, count};
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
         return;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.to = to;
-    desc.n_from = me->table.size;
-    desc.type = call->type;
-    desc.reduction = call->reduction;
-    desc.count = count;
     for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));

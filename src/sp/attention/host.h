@@ -268,7 +268,7 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
-    memoi_host_attention_args args;
+    memoi_host_attention_args args = {*block, (memo_host_attention*)user, is_backward};
     memo_device* device;
     if (memob_min(block->head_size, block->v_head_size) < 1 ||
         memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
@@ -284,10 +284,6 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                             (int)block->n_q_heads, (int)block->n_kv_heads);
 
     /* Not on a recorder around the device. */
-    memset(&args, 0, sizeof args);
-    args.block = *block;
-    args.state = (memo_host_attention*)user;
-    args.is_backward = is_backward;
     device = args.state->device;
     while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
     return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
