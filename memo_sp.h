@@ -307,26 +307,21 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
  * operation ends when the copy has.
  *
- *   host devices (memo.h, chapter 6)   Operations run on their streams and meet their peers there.
- *                                      For a race detector, two ranks are ordered by the messages
- *                                      between them, and the ranks of a collective by the
- *                                      collective.
- *   peers: any devices that reach      Streams copy with the device's own copies, and wait for
- *   each other's memory, such as       each other's events.  Transfers take no multiprocessor, and
- *   GPUs of a node                     buffers may lie at any offset.  Sums are a row kernel, which
- *                                      reads the buffers of all ranks.
+ *   host devices   (memo.h, chapter 6) Operations run on their streams and meet their peers there.
+ *                  For a race detector, messages and collectives order the ranks that take part.
+ *   peers          any devices that reach each other's memory, such as GPUs of a node.  Streams
+ *                  copy with the device's own copies, and wait for each other's events.  Transfers
+ *                  take no multiprocessor.  Sums are a row kernel, which reads all ranks' buffers.
  *
  * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
  * process that computation should have for itself; host devices for tests and CPUs.
  *
- * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
- * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
- * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
+ * PEERS.  A call returns when its peers have enqueued, too, and waits for no stream.  So ranks must
+ * call in an order in which no two wait for each other, each in a thread of its own.  A failure is
  * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
  * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
  * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
- * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on
- * several GPUs.
+ * streams.  memo_cuda_enable_peers lets GPUs reach each other.  Not yet run on several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and what differs.
@@ -361,43 +356,39 @@ MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
- * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
- * threads back end.  The first message between two ranks creates their connection; the call that
- * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels, which all objects of this header have, and there is no debug mode.  If calls differ, NCCL
- * hangs or moves the wrong bytes.  To find such an error, run the same program over threads, which
- * always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
+ * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
+ * but the digests of labels, which all objects of this header have: if calls differ, it hangs or
+ * moves the wrong bytes.  To find such an error, run the program over threads, or over MPI
+ * (examples/comm_mpi.h, is_debug).
  *
- * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
- * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
- * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
- * failed_user, so that the wait also returns COMM:
+ * FAILURE.  A world and its parts fail together.  A watchdog thread of the world aborts all
+ * communicators after an asynchronous error, or if an operation has not ended timeout_s after the
+ * latest call.  Any wait for a stream ends then.  Set failed and failed_user, so that the wait also
+ * returns COMM:
  *
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * memo_comm_abort returns at once: the watchdog aborts within 20 ms, and memo_comm_destroy waits
- * for it.  NCCL ends an abort only after all graphs with operations of the world are destroyed.
- * After an error, call memo_comm_abort, destroy graphs, communicators and the device, then leave.
+ * memo_comm_abort returns at once, and memo_comm_destroy waits for the watchdog.  NCCL ends an
+ * abort only after all graphs with operations of the world are destroyed.  After an error, call
+ * memo_comm_abort, destroy graphs, communicators and the device, then leave.
  *
- * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
- * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
- * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
- * variable is not set.  If NCCL is older, or the variable has another value than 1, an event makes
- * each operation wait for the previous one of another communicator.  Operations captured in a graph
- * need NCCL 2.26, or your own events between them.  A group's messages to one rank are worked on
- * one after the other, each beside a message that arrives.  So if a group has several messages for
- * a rank, that rank must take them in a group too (seen with NCCL 2.28: single calls that first
- * receive all of them hang).
+ * ORDER.  NCCL may deadlock unless all ranks start the operations of all communicators in one
+ * order.  Enqueue them so, from one thread.  The world sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it
+ * is set; with NCCL before 2.26, or another value, an event makes each operation wait for the
+ * previous one of another communicator.  Operations captured in a graph need NCCL 2.26, or your own
+ * events between them.  If a group has several messages for a rank, that rank must take them in a
+ * group too (seen with NCCL 2.28: single calls that first receive all of them hang).
  *
  * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
- * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
- * connections cannot be created inside it.  Destroy the graph before the communicators, or their
- * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture, which
+ * cannot create connections.  Destroy the graph before the communicators, or their destruction
+ * hangs (examples/12_ring_nccl.cu).
  *
- * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
- * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
- * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
+ * COST.  Calls do not block, which a safe abort requires; since 2.23 NCCL starts a thread for each
+ * (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 avoids it too, but then a call that
+ * waits for a lost peer cannot be aborted. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -428,19 +419,17 @@ MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo
 MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
-/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  With an older NCCL the number is what creation took from the GPU's free memory; channels
- * come on top at the first operation.  A part shares the buffers of the world. */
+/* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
+ * before, what creation took from free memory, without the channels of the first operation. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
 /* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
- * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
- * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
- * before the memory is freed.  All ranks must call this, while none has an operation under way;
- * then all buffers of an operation must be registered, or none on any rank.  The memory must be
- * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
- * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
- * the communicator works without a window; COMM. */
+ * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
+ * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
+ * registration, before the memory is freed.  All ranks must call this, while none has an operation
+ * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
+ * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
+ * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
+ * after which the communicator works without a window; COMM. */
 MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -639,10 +628,8 @@ typedef struct memo_mask {
      * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of the same document.  Two equal positions are an empty
-     * document, which has no tokens and changes nothing.  Queries outside of all documents see
-     * nothing.  NULL: one document.  Chunked attention is
-     * a document for each chunk. */
+     * descending.  A query sees only keys of the same document; outside of all documents, none.
+     * NULL: one document.  Chunked attention is a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
     /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
@@ -666,11 +653,9 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
                                  int64_t* end);
 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  The heads of a row are contiguous:
- * element e of head h of row i of batch b of q is at
+ * kernels.  Element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
- * and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
+ * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
  * have a number per row and head, with the strides of lse.  Strides count elements.  Query head h
  * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
  * sequences that differ in these come in blocks of their own. */
@@ -790,15 +775,14 @@ typedef struct memo_ulysses_heads {
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
- * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
- * calls the local attention with the runs that see each other under the mask: one to three times,
- * so that query heads share key heads evenly; more often for latent keys; and for each sequence, if
- * the sequences of a batch have separate masks.  Rows that see nothing are skipped.
- * (Exception: keys of cross-attention that no query sees.)
+ * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
+ * attention with the runs that see each other under the mask: one to three times, so that query
+ * heads share key heads evenly; more often for latent keys; and for each sequence, if the sequences
+ * of a batch have separate masks.  Rows that see nothing are skipped, but not keys of
+ * cross-attention that no query sees.
  *
- * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
- * which no rank reads anything are left out, and steps with few rows come first.  All steps send
- * each row once to each rank that reads the row.
+ * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
+ * rank reads anything are left out, and steps with few rows come first.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
@@ -1140,7 +1124,7 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap and the z-loss follow the rule stated there.
+ * losses.  The logits' softcap follows the rule stated there.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
@@ -1336,9 +1320,8 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * Operations on rows other than matrix products: merge of partial attention, add, add packed, sum
- * of products, cast, cross-entropy, attention sinks, reduce.  memo_row_run computes on the calling
- * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
+ * Operations on rows other than matrix products.  memo_row_run computes on the calling thread, and
+ * memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
@@ -1661,10 +1644,9 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
  * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
- * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
- * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
- * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * call attend in each layer.  The object keeps LSEs and saved tensors of all layers.  Attention is
+ * causal within documents, with a window if the desc has one.  Documents may have parents, whose
+ * tokens they see, too.  The sharding is "documents".  Other masks, slices, sinks and
  * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
@@ -1731,8 +1713,7 @@ MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t
  * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
  * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
  * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
- * attend_backward, which sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the
- * same.  Errors:
+ * attend_backward, which takes the same q, k, v and out, and sets d_q, d_k and d_v.  Errors:
  * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,
