@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/base.h"
+#include "sp/comm.h"
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
