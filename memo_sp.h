@@ -655,10 +655,11 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
  * kernels.  Element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
- * have a number per row and head, with the strides of lse.  Strides count elements.  Query head h
- * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
- * sequences that differ in these come in blocks of their own. */
+ * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
+ * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
+ * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
+ * n_kv_heads).  The n_batch sequences share the runs and the mask: sequences that differ in these
+ * come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -2435,7 +2436,7 @@ MEMOI void memoi_row_loop_add(const void* desc) {
             memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
         }
 }
-#define memoi_row_loop_cast memoi_row_loop_add
+MEMOI void memoi_row_loop_cast(const void* cast) { memoi_row_loop_add(cast); } /* b is NULL */
 
 MEMOI void memoi_row_loop_add_packed(const void* desc) {
     const memo_pack_desc* pack = (const memo_pack_desc*)desc;

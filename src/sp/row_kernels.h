@@ -79,7 +79,7 @@ MEMOI void memoi_row_loop_add(const void* desc) {
             memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
         }
 }
-#define memoi_row_loop_cast memoi_row_loop_add
+MEMOI void memoi_row_loop_cast(const void* cast) { memoi_row_loop_add(cast); } /* b is NULL */
 
 MEMOI void memoi_row_loop_add_packed(const void* desc) {
     const memo_pack_desc* pack = (const memo_pack_desc*)desc;
