@@ -1075,8 +1075,8 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* the first of the swapped layers spill to the file */
-    int64_t spill_bytes;         /* of the file; written and read once per micro-batch */
+    int32_t n_spilled_layers;    /* swapped layers that spill to the file */
+    int64_t spill_bytes;         /* of the file; written once a micro-batch, read at least once */
 } memo_swap_sizes;
 
 typedef struct memo_swap_stats {
@@ -8875,36 +8875,30 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* How many moved layers have places in host memory, behind fixed_bytes, and what places take of
- * host memory and of the file.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as
- * many places as fit, and at least one.  Returns the bytes of a place, whole pages; 0: each layer
- * has its own. */
-MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
-                                     int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
-                                     memo_swap_sizes* sizes) {
+/* How many moved layers have places in host memory, behind fixed_bytes, and what the places take
+ * there.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as many places as fit,
+ * and at least one.  Returns the bytes of a place, whole pages; 0: each layer has its own. */
+MEMOI int64_t memob_swap_find_places(int64_t host_bytes, int64_t n_places,
+                                     memob_swap_placement* p) {
+    const int64_t fixed_bytes = p->fixed_host_bytes;
     int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
-    int32_t n_moved = 0, k = 0;
+    memo_swap_sizes* sizes = &p->sizes;
+    int32_t n_moved = 0;
     sizes->host_bytes = fixed_bytes;
-    sizes->spill_bytes = sizes->n_spilled_layers = 0;
-    for (int32_t layer = 0; layer < n_layers; layer++) { /* a layer that is not moved has 0 bytes */
-        n_moved += sums[layer].moved_bytes > 0;
-        sizes->host_bytes += sums[layer].host_bytes;
-        place_bytes =
-            memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+    for (int32_t layer = 0; layer < p->n_layers; layer++) { /* one that is not moved has 0 bytes */
+        const int64_t n_bytes = p->sums[layer].host_bytes;
+        n_moved += p->sums[layer].moved_bytes > 0;
+        sizes->host_bytes += n_bytes;
+        place_bytes = memob_max(place_bytes, memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
     }
-    sizes->n_swapped_layers = n_moved;
+    sizes->n_swapped_layers = p->n_host_layers = n_moved;
     if (host_bytes) { /* all may fit but for whole pages */
         n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
         n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
     }
     if (n_places == 0 || n_places >= n_moved) return 0;
-
-    sizes->n_spilled_layers = n_moved - (int32_t)n_places;
+    p->n_host_layers = (int32_t)n_places;
     sizes->host_bytes = fixed_bytes + n_places * place_bytes;
-    for (int32_t layer = 0; k < sizes->n_spilled_layers; layer++) {
-        k += sums[layer].moved_bytes > 0;
-        sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
-    }
     return place_bytes;
 }
 
@@ -9056,16 +9050,12 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory and in the file, and sums up what they move. */
+/* Places the moved layers in host memory, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    const int64_t place_bytes =
-        memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
-                               host_bytes, desc->n_host_layers, sizes);
+    const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
     int64_t host_begin = placement->fixed_host_bytes;
-    placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
-
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
@@ -9079,10 +9069,15 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     placement->place_bytes = place_bytes;
 }
 
+/* 1: fewer layers have places in host memory than move, so some go to the file. */
+MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
+    return placement->n_host_layers < placement->sizes.n_swapped_layers;
+}
+
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
 MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
     return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
+           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
@@ -9134,95 +9129,6 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
-    memo_status status = memob_swap_check_desc(desc, error);
-    memob_arrays* a;
-    memset(placement, 0, sizeof *placement);
-    placement->n_layers = desc->n_layers;
-    placement->n_tensors = desc->n_tensors;
-    placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
-    placement->slice_rows = desc->n_rows;
-    placement->tile_rows = memob_max(desc->tile_rows, 1);
-    if (!status) status = memoi_swap_check_bytes(desc, error);
-    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
-        for (int32_t t = 0; t < desc->n_tensors && !status; t++)
-            status = memoi_swap_check_cell(desc, layer, t, error);
-    if (status) return status;
-
-    a = &placement->arrays;
-    placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
-    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
-    placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
-    placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
-    placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
-    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
-    if (a->failed) {
-        memob_swap_placement_free(placement);
-        return memob_no_memory(error, "the table of skeletal tensors");
-    }
-    memoi_swap_list_visits(desc, placement);
-    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
-        placement->moves[k] = -1;
-
-    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
-        int64_t layer_bytes = 0;
-        for (int32_t t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
-            if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
-            layer_bytes += memob_tensor_rows(desc, t) * place->row_bytes;
-        }
-        placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
-    }
-    if (!desc->rows)
-        placement->sizes.alpha =
-            (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
-            (double)desc->n_rows;
-    memoi_swap_place_rows(desc, placement);
-    memoi_swap_place_on_host(desc, host_bytes, placement);
-    memoi_swap_find_turns(placement);
-    return MEMO_STATUS_OK;
-}
-
-/* Also writes to desc how many places host_bytes have room for; 0: no limit. */
-MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                           memob_swap_placement* placement, memo_error* error) {
-    memo_status status;
-    desc->n_host_layers = 0;
-    status = memob_swap_placement_make(desc, host_bytes, placement, error);
-    if (!status && placement->sizes.n_spilled_layers)
-        desc->n_host_layers = placement->n_host_layers;
-    return status;
-}
-
-memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_placement placement;
-    char needed[32], there[32];
-    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
-    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(
-            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
-            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-            memob_bytes_text(there, (double)host_bytes));
-    memob_swap_placement_free(&placement);
-    return status;
-}
-
-memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                     memo_error* error) {
-    memob_swap_placement placement;
-    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
-    if (!status) *sizes = placement.sizes;
-    memob_swap_placement_free(&placement);
-    return status;
-}
-
 /* ---- >>swap items -------------------------------------------------------------------------------
  * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
  * offsets, streams and times.
@@ -9237,7 +9143,8 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
  *    layers share places there.
- * 3. With places, the rows of a step are a parcel, of one slot on the host.
+ * 3. With places, the rows of a step are a parcel, of one slot on the host.  Which parcels go to
+ *    the file, and so the file's size, the law tells.
  * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
@@ -9338,16 +9245,21 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
     const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
     const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
-    for (int32_t c = 0; c < it->n_classes; c++)
-        if (it->uses_of[c * n + i])
-            memoi_swap_add_use(it, k, c * n + i,
-                               it->uses_of[c * n + i] & MEMOI_SWAP_MOVED ? read : make,
+
+    for (int32_t c = 0; c < it->n_classes; c++) {
+        const char uses = it->uses_of[c * n + i];
+        if (uses)
+            memoi_swap_add_use(it, k, c * n + i, uses & MEMOI_SWAP_MOVED ? read : make,
                                2 * c + visit->odd, -1);
-    for (int32_t s = slice; s >= 0; s--)
-        if (it->uses_of[layers + i - slice + s] &&
-            (s == slice || (visit->is_backward && slice == n_slices - 1)))
-            memoi_swap_add_use(it, k, layers + i - slice + s, read,
+    }
+
+    for (int32_t s = slice; s >= 0; s--) {
+        const char uses = it->uses_of[layers + i - slice + s];
+        if (uses && (s == slice || (visit->is_backward && slice == n_slices - 1)))
+            memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
                                layer_at + (i / n_slices & 1) * n_slices + s, -1);
+    }
+
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
         const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
@@ -9394,7 +9306,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
-        it->uses_of[k] = sum->uses_layer > 0;
+        if (sum->uses_layer)
+            it->uses_of[k] = MEMOI_SWAP_USED | (sum->layer_bytes ? MEMOI_SWAP_MOVED : 0);
         it->n_bytes[k] = sum->layer_bytes;
         it->n_copies[k] = sum->n_layer_copies;
         it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
@@ -9403,8 +9316,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_copies[k + n] = sum->n_routed_copies;
     }
 
-    /* What moves is used; LAYER rows, the surplus and EDGE rows may be used without. */
-    for (int32_t k = 0; k < it->n_classes * n; k++)
+    /* What moves is used; the surplus and EDGE rows may be used without. */
+    for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
@@ -9429,7 +9342,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     if (!it->arrays.failed) {
         memoi_swap_find_classes(desc, p, it);
         it->n_items = (it->n_classes + 2) * it->n_steps + p->n_slices;
-        it->has_places = p->sizes.n_spilled_layers > 0;
+        it->has_places = memob_swap_has_file(p);
         it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
         it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
         it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
@@ -9510,6 +9423,128 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     return memob_law_make(&desc, law, error);
 }
 
+/* The layers that the law sends to the file, and the bytes of the file. */
+MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
+                                memo_swap_sizes* sizes) {
+    const int32_t first = law->begin[law->n_lists - 1]; /* a parcel is written once in a list */
+    sizes->n_spilled_layers = law->n_spilled;
+    sizes->spill_bytes = 0;
+    for (int32_t k = first; k < law->n_ops; k++)
+        if (law->ops[k].kind == MEMOB_OP_WRITE) {
+            const memob_part* part = &law->parts[law->ops[k].first_part];
+            sizes->spill_bytes +=
+                memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        }
+    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
+}
+
+/* --- placements --- */
+
+MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_placement* p,
+                                     memo_error* error) {
+    memob_swap_items items;
+    memob_law law;
+    memo_status status;
+    memset(&items, 0, sizeof items);
+    memset(&law, 0, sizeof law);
+    status = memob_swap_items_make(desc, p, &items, error);
+    if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
+    if (!status) memob_swap_size_file(&law, p, &p->sizes);
+    memob_law_free(&law);
+    memob_swap_items_free(&items);
+    return status;
+}
+
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
+    memo_status status = memob_swap_check_desc(desc, error);
+    memob_arrays* a;
+    memset(placement, 0, sizeof *placement);
+    placement->n_layers = desc->n_layers;
+    placement->n_tensors = desc->n_tensors;
+    placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
+    placement->slice_rows = desc->n_rows;
+    placement->tile_rows = memob_max(desc->tile_rows, 1);
+    if (!status) status = memoi_swap_check_bytes(desc, error);
+    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
+        for (int32_t t = 0; t < desc->n_tensors && !status; t++)
+            status = memoi_swap_check_cell(desc, layer, t, error);
+    if (status) return status;
+
+    a = &placement->arrays;
+    placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
+    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
+    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
+    placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
+    placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
+    placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
+    if (a->failed) {
+        memob_swap_placement_free(placement);
+        return memob_no_memory(error, "the table of skeletal tensors");
+    }
+    memoi_swap_list_visits(desc, placement);
+    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
+        placement->moves[k] = -1;
+
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
+        int64_t layer_bytes = 0;
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
+            if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
+            layer_bytes += memob_tensor_rows(desc, t) * place->row_bytes;
+        }
+        placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
+    }
+    if (!desc->rows)
+        placement->sizes.alpha =
+            (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
+            (double)desc->n_rows;
+    memoi_swap_place_rows(desc, placement);
+    memoi_swap_place_on_host(desc, host_bytes, placement);
+    memoi_swap_find_turns(placement);
+    if (memob_swap_has_file(placement)) status = memoi_swap_ask_law(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
+    return status;
+}
+
+/* Also writes to desc how many places host_bytes have room for; 0: no limit. */
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error) {
+    memo_status status;
+    desc->n_host_layers = 0;
+    status = memob_swap_placement_make(desc, host_bytes, placement, error);
+    if (!status && memob_swap_has_file(placement)) desc->n_host_layers = placement->n_host_layers;
+    return status;
+}
+
+memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memob_swap_placement placement;
+    char needed[32], there[32];
+    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
+    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
+            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+            memob_bytes_text(there, (double)host_bytes));
+    memob_swap_placement_free(&placement);
+    return status;
+}
+
+memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                     memo_error* error) {
+    memob_swap_placement placement;
+    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
+    if (!status) *sizes = placement.sizes;
+    memob_swap_placement_free(&placement);
+    return status;
+}
+
 /* ---- >>swap engine ------------------------------------------------------------------------------
  * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
  * trainer computes.
@@ -9521,7 +9556,8 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
  * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
  * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
- * 4. Steps that share a place on the host move no more rows there than it holds. */
+ * 4. Steps that share a place on the host move no more rows there than it holds.
+ * 5. The file has the bytes that the placement states. */
 
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: see spill_of */
@@ -9678,6 +9714,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     spill_bytes = memoi_swap_size_rooms(swap);
+    MEMO_ASSERT(spill_bytes == sizes->spill_bytes); /* 5 */
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);

@@ -314,13 +314,12 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  * When the session plans again, the device memory stays the same block, of all device_bytes.
  * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
  * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
- * the place of the update stay.  Buffers of MEMO_IN_SHAPE lose their bytes.  States keep their
- * bytes, and move if host_bytes and disk_bytes have room for both plans' states at once and
- * host_memory is NULL; otherwise they stay where they are, and rows alone are planned.  Pending
- * updates run first.  `step` runs dry, as for every plan.  If the plan cannot be opened, for
- * instance because no memory can be pinned, the first plan stays, with a line in the log.  All
- * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
- * next run, which then begins by the second plan.
+ * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
+ * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
+ * are, and rows alone are planned.  Pending updates run first.  `step` runs dry, as for every plan.
+ * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
+ * with a line in the log.  All ranks plan before the same step, by the same times.
+ * desc.profile_path keeps the times for the next run, which then begins by the second plan.
  *
  * With times that are known, from memo_session_get_profile or a file of another run:
  *
@@ -580,16 +579,11 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
  * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
  * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
- * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
- * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
- * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
- * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
- * the micro-batch, or of the longest shape if the buffer lives as long as the session.
- *
- * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
- * each other, in memory that other shapes use for other things.  So the keys and values of a
- * generation grow from call to call, and take nothing from training.  A session that plans again
- * ends them.  row_bytes counts for the shape's rows. */
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice.
+ * `last` and last_layer are then not read, unless `last` is WEIGHTS.  kinds: of both, lives in
+ * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  The
+ * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the
+ * buffer lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -599,11 +593,9 @@ typedef struct memo_session_buffer {
     int32_t last_layer;
     uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
 } memo_session_buffer;
-#define MEMO_EACH_LAYER           (-1)
-#define MEMO_EACH_SLICE           (-2)
-#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
-#define MEMO_IN_SHAPE(shape)      (1 + (shape))
-#define MEMO_SESSION_BUFFERS_MAX  64
+#define MEMO_EACH_LAYER          (-1)
+#define MEMO_EACH_SLICE          (-2)
+#define MEMO_SESSION_BUFFERS_MAX 64
 
 /* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
  * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
@@ -5305,6 +5297,7 @@ typedef enum memoi_rows_effort {
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
+    int32_t n_host_layers; /* places there; 0: for each layer that is moved */
     double step_s, stall_s, recompute_s, update_s;
     double copied_bytes[2]; /* in a step: to the host, to the device */
     double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
@@ -5731,11 +5724,12 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
-    memob_swap_find_places(sums, p->n_layers,
-                           memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
-                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &score->sizes);
-    order->sizes = score->sizes;
-    order->n_host_layers = score->sizes.n_swapped_layers - score->sizes.n_spilled_layers;
+    order->fixed_host_bytes = memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT);
+    memob_swap_find_places(p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
+    order->sizes.n_spilled_layers = 0; /* until the law is known */
+    order->sizes.spill_bytes = 0;
+    score->sizes = order->sizes;
+    score->n_host_layers = memob_swap_has_file(order) ? order->n_host_layers : 0;
 }
 
 /* --- >>row score ---
@@ -5761,8 +5755,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
      * used. */
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
-                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
@@ -5780,6 +5773,12 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
+    }
+    if (score->n_host_layers) {
+        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes);
+        score->excess_bytes +=
+            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+        if (score->excess_bytes > 0 && !desc->swap->rows) return;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
@@ -6342,8 +6341,7 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->to_host_bytes = (int64_t)score->copied_bytes[0];
     plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
-    if (plan->n_spilled_layers)
-        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
+    plan->n_host_layers = score->n_host_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
@@ -6501,7 +6499,6 @@ typedef struct memoi_inspector {
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
-    int32_t shape;     /* of the micro-batch before; -1: none */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
@@ -6511,9 +6508,9 @@ typedef struct memoi_inspector {
     memob_arrays arrays;             /* offsets, hashes, buffers */
 } memoi_inspector;
 
-/* Places behind the engine's memory, for buffers that live longer than a turn: in a shape, in a
- * place of the swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
+/* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
+ * swap engine, or from a backward to its WEIGHTS turn. */
+enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
@@ -6665,11 +6662,6 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
 }
 
-/* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
-MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
-    return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
-}
-
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     int32_t n = 1;
@@ -6798,9 +6790,7 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
 
 /* In which places a buffer lives; negative: in none. */
 MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
-    if (b->first == MEMO_PASS_SESSION)
-        return b->first_layer == MEMO_IN_SHAPE(s->batch.shape) ? MEMOI_PLACE_SHAPE : -1;
-    if (!s->steps->order) return -1;
+    if (b->first == MEMO_PASS_SESSION || !s->steps->order) return -1;
     if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
     return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
                ? MEMOI_PLACE_FORWARD
@@ -6813,12 +6803,12 @@ MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
            b->last == MEMO_PASS_WEIGHTS;
 }
 
-/* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
+/* A buffer lives in layers, in the session, or from one moment to another. */
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
+        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         const int is_of_session = b->first == MEMO_PASS_SESSION;
         const int is_span = !is_each && !is_of_session;
         const int is_split =
@@ -6846,8 +6836,6 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             fault = "a last use before the first; swap them";
         else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
             fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
-        else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
-            fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
         else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
                  memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
                      memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
@@ -8307,7 +8295,6 @@ MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
     c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
-    c->shape = -1;
     c->kinds = 0;
     c->n_trained = 0;
     memset(c->states, 0,
@@ -8925,7 +8912,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
         int64_t count = is_kept || i == buffer ? 0 : 1;
         if (memoi_session_placing(s, b) != placing) continue;
-        if (!is_kept && placing != MEMOI_PLACE_SHAPE &&
+        if (!is_kept &&
             memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
             continue;
 
@@ -8941,7 +8928,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
  * needs.  Returns all bytes. */
 MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
-    const int32_t n_places[] = {1, s->steps->n_places, part->plan->n_weight_places};
+    const int32_t n_places[] = {s->steps->n_places, part->plan->n_weight_places};
     int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
     for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
         int64_t each = 0;
@@ -8961,25 +8948,14 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
     const int placing = memoi_session_placing(s, &s->buffers[buffer]);
-    int32_t place = 0;
-    if (placing == MEMOI_PLACE_WEIGHTS)
-        place = memoi_session_own(s)->weight_places[s->next_turn];
-    else if (placing != MEMOI_PLACE_SHAPE)
-        place = s->first_step / s->n_turn_steps;
+    const int32_t place = placing == MEMOI_PLACE_WEIGHTS
+                              ? memoi_session_own(s)->weight_places[s->next_turn]
+                              : s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
                                                 layer - s->first_layer)
                : NULL;
-}
-
-/* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
-MEMOI void memoi_inspector_enter_shape(memo_session* s) {
-    for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
-        if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
-            memoi_inspector_fill(s, memoi_session_placed(s, i, 0),
-                                 memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
-    s->checker.shape = s->batch.shape;
 }
 
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
@@ -8996,8 +8972,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
-    if (memoi_session_placing(s, b) == MEMOI_PLACE_SHAPE)
-        address = memoi_session_placed(s, buffer, 0);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
@@ -9012,17 +8986,11 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
-        memoi_session_is_of_shape(b)
-            ? "checked session: memo_session_get_buffer: `%.40s` does not live in %s of another "
-              "shape; give each shape that uses it its own"
-            : "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is "
-              "declared from the begin of %s to the end of %s%s, so change its life or take it "
-              "there",
+        "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
+        "from the begin of %s to the end of %s%s, so change its life or take it there",
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
-        memoi_session_when(text[1], b->first,
-                           b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
-                                               : b->first_layer),
+        memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 && !memoi_session_is_kept(b)
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
@@ -9085,15 +9053,12 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     int64_t n_rows;
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
-        const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
+        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
-        if (is_of_layer) at = MEMO_EACH_SLICE_OF(b->first_layer);
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
@@ -9285,7 +9250,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                         &s->call_error);
         s->checker.n_buffers = 0;
         if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
-        if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);

@@ -307,26 +307,21 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
  * operation ends when the copy has.
  *
- *   host devices (memo.h, chapter 6)   Operations run on their streams and meet their peers there.
- *                                      For a race detector, two ranks are ordered by the messages
- *                                      between them, and the ranks of a collective by the
- *                                      collective.
- *   peers: any devices that reach      Streams copy with the device's own copies, and wait for
- *   each other's memory, such as       each other's events.  Transfers take no multiprocessor, and
- *   GPUs of a node                     buffers may lie at any offset.  Sums are a row kernel, which
- *                                      reads the buffers of all ranks.
+ *   host devices   (memo.h, chapter 6) Operations run on their streams and meet their peers there.
+ *                  For a race detector, messages and collectives order the ranks that take part.
+ *   peers          any devices that reach each other's memory, such as GPUs of a node.  Streams
+ *                  copy with the device's own copies, and wait for each other's events.  Transfers
+ *                  take no multiprocessor.  Sums are a row kernel, which reads all ranks' buffers.
  *
  * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
  * process that computation should have for itself; host devices for tests and CPUs.
  *
- * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
- * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
- * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
+ * PEERS.  A call returns when its peers have enqueued, too, and waits for no stream.  So ranks must
+ * call in an order in which no two wait for each other, each in a thread of its own.  A failure is
  * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
  * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
  * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
- * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on
- * several GPUs.
+ * streams.  memo_cuda_enable_peers lets GPUs reach each other.  Not yet run on several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and what differs.
@@ -361,43 +356,39 @@ MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
- * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
- * threads back end.  The first message between two ranks creates their connection; the call that
- * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels, which all objects of this header have, and there is no debug mode.  If calls differ, NCCL
- * hangs or moves the wrong bytes.  To find such an error, run the same program over threads, which
- * always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
+ * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
+ * but the digests of labels, which all objects of this header have: if calls differ, it hangs or
+ * moves the wrong bytes.  To find such an error, run the program over threads, or over MPI
+ * (examples/comm_mpi.h, is_debug).
  *
- * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
- * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
- * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
- * failed_user, so that the wait also returns COMM:
+ * FAILURE.  A world and its parts fail together.  A watchdog thread of the world aborts all
+ * communicators after an asynchronous error, or if an operation has not ended timeout_s after the
+ * latest call.  Any wait for a stream ends then.  Set failed and failed_user, so that the wait also
+ * returns COMM:
  *
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * memo_comm_abort returns at once: the watchdog aborts within 20 ms, and memo_comm_destroy waits
- * for it.  NCCL ends an abort only after all graphs with operations of the world are destroyed.
- * After an error, call memo_comm_abort, destroy graphs, communicators and the device, then leave.
+ * memo_comm_abort returns at once, and memo_comm_destroy waits for the watchdog.  NCCL ends an
+ * abort only after all graphs with operations of the world are destroyed.  After an error, call
+ * memo_comm_abort, destroy graphs, communicators and the device, then leave.
  *
- * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
- * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
- * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
- * variable is not set.  If NCCL is older, or the variable has another value than 1, an event makes
- * each operation wait for the previous one of another communicator.  Operations captured in a graph
- * need NCCL 2.26, or your own events between them.  A group's messages to one rank are worked on
- * one after the other, each beside a message that arrives.  So if a group has several messages for
- * a rank, that rank must take them in a group too (seen with NCCL 2.28: single calls that first
- * receive all of them hang).
+ * ORDER.  NCCL may deadlock unless all ranks start the operations of all communicators in one
+ * order.  Enqueue them so, from one thread.  The world sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it
+ * is set; with NCCL before 2.26, or another value, an event makes each operation wait for the
+ * previous one of another communicator.  Operations captured in a graph need NCCL 2.26, or your own
+ * events between them.  If a group has several messages for a rank, that rank must take them in a
+ * group too (seen with NCCL 2.28: single calls that first receive all of them hang).
  *
  * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
- * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
- * connections cannot be created inside it.  Destroy the graph before the communicators, or their
- * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture, which
+ * cannot create connections.  Destroy the graph before the communicators, or their destruction
+ * hangs (examples/12_ring_nccl.cu).
  *
- * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
- * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
- * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
+ * COST.  Calls do not block, which a safe abort requires; since 2.23 NCCL starts a thread for each
+ * (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 avoids it too, but then a call that
+ * waits for a lost peer cannot be aborted. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -428,19 +419,17 @@ MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo
 MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
-/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  With an older NCCL the number is what creation took from the GPU's free memory; channels
- * come on top at the first operation.  A part shares the buffers of the world. */
+/* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
+ * before, what creation took from free memory, without the channels of the first operation. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
 /* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
- * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
- * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
- * before the memory is freed.  All ranks must call this, while none has an operation under way;
- * then all buffers of an operation must be registered, or none on any rank.  The memory must be
- * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
- * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
- * the communicator works without a window; COMM. */
+ * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
+ * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
+ * registration, before the memory is freed.  All ranks must call this, while none has an operation
+ * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
+ * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
+ * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
+ * after which the communicator works without a window; COMM. */
 MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -639,10 +628,8 @@ typedef struct memo_mask {
      * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of the same document.  Two equal positions are an empty
-     * document, which has no tokens and changes nothing.  Queries outside of all documents see
-     * nothing.  NULL: one document.  Chunked attention is
-     * a document for each chunk. */
+     * descending.  A query sees only keys of the same document; outside of all documents, none.
+     * NULL: one document.  Chunked attention is a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
     /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
@@ -666,14 +653,13 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
                                  int64_t* end);
 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  The heads of a row are contiguous:
- * element e of head h of row i of batch b of q is at
+ * kernels.  Element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
- * and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
- * have a number per row and head, with the strides of lse.  Strides count elements.  Query head h
- * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
- * sequences that differ in these come in blocks of their own. */
+ * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
+ * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
+ * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
+ * n_kv_heads).  The n_batch sequences share the runs and the mask: sequences that differ in these
+ * come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -790,15 +776,14 @@ typedef struct memo_ulysses_heads {
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
- * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
- * calls the local attention with the runs that see each other under the mask: one to three times,
- * so that query heads share key heads evenly; more often for latent keys; and for each sequence, if
- * the sequences of a batch have separate masks.  Rows that see nothing are skipped.
- * (Exception: keys of cross-attention that no query sees.)
+ * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
+ * attention with the runs that see each other under the mask: one to three times, so that query
+ * heads share key heads evenly; more often for latent keys; and for each sequence, if the sequences
+ * of a batch have separate masks.  Rows that see nothing are skipped, but not keys of
+ * cross-attention that no query sees.
  *
- * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
- * which no rank reads anything are left out, and steps with few rows come first.  All steps send
- * each row once to each rank that reads the row.
+ * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
+ * rank reads anything are left out, and steps with few rows come first.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
@@ -1140,7 +1125,7 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap and the z-loss follow the rule stated there.
+ * losses.  The logits' softcap follows the rule stated there.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
@@ -1336,9 +1321,8 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * Operations on rows other than matrix products: merge of partial attention, add, add packed, sum
- * of products, cast, cross-entropy, attention sinks, reduce.  memo_row_run computes on the calling
- * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
+ * Operations on rows other than matrix products.  memo_row_run computes on the calling thread, and
+ * memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
@@ -1661,10 +1645,9 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
  * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
- * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
- * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
- * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * call attend in each layer.  The object keeps LSEs and saved tensors of all layers.  Attention is
+ * causal within documents, with a window if the desc has one.  Documents may have parents, whose
+ * tokens they see, too.  The sharding is "documents".  Other masks, slices, sinks and
  * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
@@ -1731,8 +1714,7 @@ MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t
  * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
  * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
  * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
- * attend_backward, which sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the
- * same.  Errors:
+ * attend_backward, which takes the same q, k, v and out, and sets d_q, d_k and d_v.  Errors:
  * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,
@@ -1923,41 +1905,26 @@ MEMO_INLINE float memo_entropy_gradient(const memo_cross_entropy_desc* entropy,
            (is_label ? r->of_label : r->factor * memo_loss_exp(memo_softcap(entropy, x) - r->max));
 }
 
-/* What loss_sums adds up: losses, labels, labels that are not valid. */
-typedef struct memo_loss_sum {
-    double numbers[3];
-} memo_loss_sum;
-
-/* One lane's share of all rows; its loss_sums are one row, number 0. */
-MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                         int32_t lane) {
-    memo_loss_sum sum = {{0, 0, 0}};
-    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
-        int is_valid = entropy->labels[row] < entropy->vocabulary;
+/* One lane's share of number k of loss_sums: the losses, the labels, those that are not valid. */
+MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t k, int32_t lane) {
+    double sum = 0;
+    for (int64_t row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        const int is_valid = entropy->labels[row] < entropy->vocabulary;
         if (entropy->labels[row] < 0) continue;
-        sum.numbers[0] += (double)entropy->losses[row];
-        sum.numbers[1] += is_valid;
-        sum.numbers[2] += !is_valid;
+        sum += k == 0 ? (double)entropy->losses[row] : is_valid == (k == 1);
     }
     return sum;
 }
-MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
-    for (int k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
-    return a;
-}
-MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                               memo_loss_sum sum) {
-    for (int k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
+MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t k, double sum) {
+    entropy->sums[k] += sum;
 }
 
 /* --- attention sinks --- */
 
-#define MEMO_SINK_LANES 32
-
 MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
-    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_LOSS_LANES) {
         const int64_t place = row * sinks->n_heads + head;
         const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
         if (dot == dot || sinks->lse[place] != sink)
@@ -2076,6 +2043,10 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
 #define MEMOI_NAME(names, value, unknown)                                                          \
     ((size_t)(value) < sizeof(names) / sizeof *(names) ? (names)[(size_t)(value)] : (unknown))
 
+/* Sets error, and returns its status. */
+#define MEMOI_FAIL(status, ...) memo_error_set(error, MEMO_STATUS_##status, __VA_ARGS__)
+#define MEMOI_REFUSE(...)       MEMOI_FAIL(INVALID_ARGUMENT, __VA_ARGS__)
+
 /* Check a field of a desc; desc: its type in errors. */
 #define MEMOI_INTEGER(desc, x, field, least, most)                                                 \
     memob_check_integer(desc, #field, (x)->field, least, most, error)
@@ -2084,7 +2055,7 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
 /* A pointer that is required. */
 #define MEMOI_GIVEN(desc, x, field) ((x)->field ? 0 : memoi_is_missing(desc, #field, error))
 MEMOI memo_status memoi_is_missing(const char* desc, const char* field, memo_error* error) {
-    return MEMOB_INVALID(error, "%s.%s: NULL; it is required", desc, field);
+    return MEMOI_REFUSE("%s.%s: NULL; it is required", desc, field);
 }
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -2120,8 +2091,8 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
 /* desc: "memo_loss_desc". */
 MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo_error* error) {
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s.device_memory: not aligned (%p); align it to %d bytes", desc,
-                         address, MEMOB_DEVICE_ALIGNMENT);
+    return MEMOI_REFUSE("%s.device_memory: not aligned (%p); align it to %d bytes", desc, address,
+                        MEMOB_DEVICE_ALIGNMENT);
 }
 
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
@@ -2142,25 +2113,23 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
                                           memo_type type, memo_error* error) {
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return MEMOB_INVALID(error, "%s.type on '%s': not a memo_type (%d); 0 to %d are valid",
-                             what, comm->name, (int)type, (int)MEMO_TYPE_U8);
+        return MEMOI_REFUSE("%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
+                            comm->name, (int)type, (int)MEMO_TYPE_U8);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
-        return MEMOB_INVALID(error,
-                             "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
-                             what, comm->name, (long long)count, (long long)most);
+        return MEMOI_REFUSE("%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                            what, comm->name, (long long)count, (long long)most);
     if (!address && count)
-        return MEMOB_INVALID(error,
-                             "%s on '%s': a buffer of %lld elements is NULL; pass its address",
-                             what, comm->name, (long long)count);
+        return MEMOI_REFUSE("%s on '%s': a buffer of %lld elements is NULL; pass its address", what,
+                            comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s on '%s': rank out of range (%d); 0 to %d are valid", what,
-                         comm->name, (int)rank, (int)comm->size - 1);
+    return MEMOI_REFUSE("%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
+                        (int)rank, (int)comm->size - 1);
 }
 
 /* Ends a call or the open group, which a refused call cancels, and its label. */
@@ -2189,10 +2158,9 @@ memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
 MEMOI memo_status memoi_comm_check_stream(const memo_comm* comm, const char* what,
                                           memo_stream stream, memo_error* error) {
     if (!comm->n_waiting || comm->group_stream == stream) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "%s.stream on '%s': not the stream of the group's sends and receives; "
-                         "use one stream for a group",
-                         what, comm->name);
+    return MEMOI_REFUSE("%s.stream on '%s': not the stream of the group's sends and receives; use "
+                        "one stream for a group",
+                        what, comm->name);
 }
 
 memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
@@ -2202,10 +2170,10 @@ memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* erro
         return MEMO_STATUS_OK;
     }
     if (!status && !comm->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "group_end on '%s': no group is open, or a refused call canceled "
-                                "it; call group_begin first",
-                                comm->name);
+        status = MEMOI_FAIL(INVALID_STATE,
+                            "group_end on '%s': no group is open, or a refused call canceled it; "
+                            "call group_begin first",
+                            comm->name);
     if (!status) status = memoi_comm_check_stream(comm, "group_end", stream, error);
     if (!status) status = memoi_comm_enqueue(comm, stream, comm->waiting, comm->n_waiting, error);
     return memoi_comm_end(comm, status);
@@ -2221,14 +2189,12 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
     if (status) return status;
     if (!comm->group_depth && call->peer == comm->rank)
-        return MEMOB_INVALID(error,
-                             "%s on '%s': rank %d would wait for itself forever; put send and "
-                             "receive into one group",
-                             what, comm->name, (int)call->peer);
+        return MEMOI_REFUSE("%s on '%s': rank %d would wait for itself forever; put send and "
+                            "receive into one group",
+                            what, comm->name, (int)call->peer);
     if (comm->n_waiting && comm->n_waiting == comm->max_waiting)
-        return MEMOB_INVALID(error,
-                             "group on '%s': more than %d sends and receives; use several groups",
-                             comm->name, (int)comm->max_waiting);
+        return MEMOI_REFUSE("group on '%s': more than %d sends and receives; use several groups",
+                            comm->name, (int)comm->max_waiting);
     return memoi_comm_check_stream(comm, what, stream, error);
 }
 
@@ -2250,16 +2216,16 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
     const char* what = memoi_comm_collective_name(call->kind);
     memo_status status;
     if (comm->group_depth)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
+        return MEMOI_FAIL(
+            INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
     if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return MEMOB_INVALID(
-            error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
+        return MEMOI_REFUSE(
+            "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
             comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
@@ -2470,11 +2436,7 @@ MEMOI void memoi_row_loop_add(const void* desc) {
             memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
         }
 }
-MEMOI void memoi_row_loop_cast(const void* desc) {
-    memo_add_desc cast = *(const memo_add_desc*)desc;
-    cast.b = NULL;
-    memoi_row_loop_add(&cast);
-}
+MEMOI void memoi_row_loop_cast(const void* cast) { memoi_row_loop_add(cast); } /* b is NULL */
 
 MEMOI void memoi_row_loop_add_packed(const void* desc) {
     const memo_pack_desc* pack = (const memo_pack_desc*)desc;
@@ -2561,16 +2523,20 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
 }
 
 /* Lanes are joined in the order of the GPU's shuffles. */
+#define MEMOI_ROW_JOIN(lane_of, end, desc, i)                                                      \
+    do {                                                                                           \
+        double lanes[MEMO_LOSS_LANES];                                                             \
+        for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)                                     \
+            lanes[lane] = lane_of(desc, i, lane);                                                  \
+        for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)                               \
+            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];       \
+        end(desc, i, lanes[0]);                                                                    \
+    } while (0)
+
 MEMOI void memoi_row_loop_loss_sums(const void* desc) {
     const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    memo_loss_sum lanes[MEMO_LOSS_LANES];
-    if (!entropy->n_rows || !entropy->sums) return;
-    for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)
-        lanes[lane] = memo_loss_lane(entropy, 0, lane);
-    for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)
-        for (int32_t lane = 0; lane < apart; lane++)
-            lanes[lane] = memo_loss_join(lanes[lane], lanes[lane + apart]);
-    memo_loss_end(entropy, 0, lanes[0]);
+    for (int64_t k = 0; k < 3 && entropy->n_rows && entropy->sums; k++)
+        MEMOI_ROW_JOIN(memo_loss_lane, memo_loss_end, entropy, k);
 }
 
 MEMOI void memoi_row_loop_sinks(const void* desc) {
@@ -2585,14 +2551,8 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
 }
 MEMOI void memoi_row_loop_sink_sums(const void* desc) {
     const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    for (int64_t head = 0; head < sinks->n_heads; head++) {
-        double lanes[MEMO_SINK_LANES];
-        for (int32_t lane = 0; lane < MEMO_SINK_LANES; lane++)
-            lanes[lane] = memo_sink_sum_lane(sinks, head, lane);
-        for (int32_t apart = MEMO_SINK_LANES / 2; apart; apart /= 2)
-            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
-        memo_sink_sum_end(sinks, head, lanes[0]);
-    }
+    for (int64_t head = 0; head < sinks->n_heads; head++)
+        MEMOI_ROW_JOIN(memo_sink_sum_lane, memo_sink_sum_end, sinks, head);
 }
 
 /* Sums and maxima in the order of ranks: their bits do not depend on timing. */
@@ -2637,27 +2597,27 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
     memo_range range;
     if (arrays->status) return;
     if (!element_bytes)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
+        arrays->status =
+            MEMOI_REFUSE("%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
     else if (n < 0 || n_columns < 0 || stride < 0)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
-            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid", desc,
+            name, (long long)n, (long long)n_columns, (long long)stride);
     else if (stride < n_columns && n > 1)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
-            desc, name, (long long)stride, (long long)n_columns);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more", desc,
+            name, (long long)stride, (long long)n_columns);
     /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
     else if ((n >> 28 || widest >> 28) && (n_columns > most / element_bytes - 64 ||
                                            (n && widest > most / element_bytes / n - 64)))
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
-            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit", desc,
+            name, (long long)n, (long long)n_columns, (long long)stride);
     else if (is_used && !address)
-        arrays->status = MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
+        arrays->status = MEMOI_REFUSE("%s.%s: NULL; an array is required", desc, name);
     else if (is_used && (uintptr_t)address % (uintptr_t)element_bytes)
-        arrays->status = MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes",
-                                       desc, name, address, (long long)element_bytes);
+        arrays->status = MEMOI_REFUSE("%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                                      address, (long long)element_bytes);
     if (arrays->status) return;
 
     if (stride_of) *stride_of = stride;
@@ -2712,7 +2672,10 @@ MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) 
     if (arrays->kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
     if (arrays->kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
     MEMOI_ROW_MATRIX(READS, a);
-    if (has_b) MEMOI_ROW_MATRIX(READS, b);
+    if (has_b)
+        MEMOI_ROW_MATRIX(READS, b);
+    else
+        x->b = NULL;
     if (arrays->status || arrays->kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
         x->a_stride != x->n_columns || (has_b && x->b_stride != x->n_columns))
         return;
@@ -2825,11 +2788,11 @@ static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_
 MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                  memoi_row_arrays* arrays, memo_error* error) {
     if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
-        return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
-                             (int)kind, (int)MEMO_ROW_ADD_PACKED);
+        return MEMOI_REFUSE("row kernel: not a memo_row_kind (%d); 0 to %d are valid", (int)kind,
+                            (int)MEMO_ROW_ADD_PACKED);
     if (!desc)
-        return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
-                             memoi_row_kernels[kind].name);
+        return MEMOI_REFUSE("row kernel '%s': desc is NULL; pass the desc of its kind",
+                            memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
     arrays->kind = kind;
     arrays->desc = memoi_row_kernels[kind].desc;
@@ -2860,10 +2823,9 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
         const memo_sinks_desc* sinks = &run->desc.sinks;
         for (int64_t head = 0; head < sinks->n_heads; head++)
             if (!(sinks->sinks[head] < INFINITY))
-                return MEMOB_INVALID(error,
-                                     "memo_sinks_desc.sinks[%lld]: not a number, or too large "
-                                     "(%g); finite numbers and -inf (no sink) are valid",
-                                     (long long)head, (double)sinks->sinks[head]);
+                return MEMOI_REFUSE("memo_sinks_desc.sinks[%lld]: not a number, or too large (%g); "
+                                    "finite numbers and -inf (no sink) are valid",
+                                    (long long)head, (double)sinks->sinks[head]);
     }
     memoi_row_kernels[run->kind].loop(&run->desc);
     return MEMO_STATUS_OK;
@@ -2879,10 +2841,10 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
 
 MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error* error) {
     if (MEMO_DEVICE_HAS(device, row_kernel)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "device '%s': it has no row kernels; use a device that has them, and "
-                          "include memo_sp.h before memo_cuda.cuh",
-                          device->name);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "device '%s': it has no row kernels; use a device that has them, and include "
+                      "memo_sp.h before memo_cuda.cuh",
+                      device->name);
 }
 
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
@@ -3313,18 +3275,12 @@ MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from
 /* to = elements [begin, begin + count) of the sources of all ranks, reduced. */
 MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
                                 int64_t begin, int64_t count) {
-    memo_reduce_desc desc;
+    memo_reduce_desc desc = {to, {NULL}, me->table.size, call->type, call->reduction, count};
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
         return;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.to = to;
-    desc.n_from = me->table.size;
-    desc.type = call->type;
-    desc.reduction = call->reduction;
-    desc.count = count;
     for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
@@ -3390,10 +3346,6 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_le
     return has_moved;
 }
 
-MEMOI int memoi_threads_is_taken(const memoi_way* way) {
-    return __atomic_load_n(&way->current, __ATOMIC_RELAXED) != NULL;
-}
-
 /* Runs whatever is ready, in any order.  So no message waits for one that was enqueued after it. */
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
@@ -3406,7 +3358,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         memoi_message* message = memoi_threads_message(me, position);
         memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        MEMO_ASSERT(!memoi_threads_is_taken(way)); /* 2 */
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
         __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
@@ -3773,25 +3725,21 @@ MEMOI memo_status memoi_threads_check_desc(memo_comm_threads_desc* desc, memo_er
     static const char name[] = "memo_comm_threads_desc";
     if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
-        return MEMOB_INVALID(error,
-                             "memo_comm_threads_desc.devices: NULL; pass a device for each rank");
+        return MEMOI_REFUSE("memo_comm_threads_desc.devices: NULL; pass a device for each rank");
 
     /* The devices decide how operations run. */
     for (int32_t r = 0; r < desc->n_ranks; r++) {
         const memo_device* device = desc->devices[r];
         if (!device || !device->event_wait || !device->copy)
-            return MEMOB_INVALID(error,
-                                 "memo_comm_threads_desc.devices, rank %d: no device (%p); pass "
-                                 "one that is created",
-                                 (int)r, (const void*)device);
+            return MEMOI_REFUSE(
+                "memo_comm_threads_desc.devices, rank %d: no device (%p); pass one that is created",
+                (int)r, (const void*)device);
         desc->are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
     }
     if (desc->are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0))
-        return MEMOB_INVALID(
-            error,
-            "memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
-            "%d peers without a link are valid",
-            (int)desc->n_ranks, MEMO_REDUCE_MAX);
+        return MEMOI_REFUSE("memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
+                            "%d peers without a link are valid",
+                            (int)desc->n_ranks, MEMO_REDUCE_MAX);
     if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
         memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -3916,12 +3864,11 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                                                 memo_error* error) {
     const char* text = getenv(name);
     if (!text)
-        return MEMOB_INVALID(error,
-                             "%s: not set in the environment; start with torchrun, set RANK, "
-                             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                             name);
+        return MEMOI_REFUSE("%s: not set in the environment; start with torchrun, set RANK, "
+                            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                            name);
     if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s: not a number in the environment ('%.100s')", name, text);
+    return MEMOI_REFUSE("%s: not a number in the environment ('%.100s')", name, text);
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
@@ -3932,8 +3879,7 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     memo_status status;
     if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
     if (!host)
-        return MEMOB_INVALID(error,
-                             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
+        return MEMOI_REFUSE("MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (!status) status = memob_check_integer("environment", "MASTER_PORT", port, 1, 65534, error);
     if (status) return status;
@@ -3955,8 +3901,8 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
     if (size > 1 && memoi_nccl_name_meeting(is_named, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     result = ncclGetUniqueId(id);
     if (result == ncclSuccess) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                          ncclGetErrorString(result), ncclGetLastError(NULL));
+    return MEMOI_FAIL(COMM, "ncclGetUniqueId: %s; %.300s", ncclGetErrorString(result),
+                      ncclGetLastError(NULL));
 }
 
 /* --- errors --- */
@@ -4118,8 +4064,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_status(comm, error);
     if (!status && result != cudaSuccess)
-        status = memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamSynchronize: %s",
-                                cudaGetErrorString(result));
+        status = MEMOI_FAIL(DEVICE, "cudaStreamSynchronize: %s", cudaGetErrorString(result));
     if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
     return status;
 }
@@ -4309,8 +4254,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
         pthread_mutex_destroy(&world->mutex);
         MEMO_FREE(world);
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "comm_nccl: no thread for the watchdog");
+        return MEMOI_FAIL(OUT_OF_HOST_MEMORY, "comm_nccl: no thread for the watchdog");
     }
     *result = world;
     return MEMO_STATUS_OK;
@@ -4376,9 +4320,8 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
         (void)cudaFree(me->barrier_word);
         (void)cudaFreeHost(agreed);
         MEMO_FREE(me);
-        return memo_error_set(
-            error, MEMO_STATUS_DEVICE,
-            "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
+        return MEMOI_FAIL(
+            DEVICE, "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
             cudaGetErrorString(cudaGetLastError()));
     }
 
@@ -4476,8 +4419,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
         if (status) return status;
     }
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return MEMOB_INVALID(
-            error, "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+        return MEMOI_REFUSE(
+            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
             (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
@@ -4514,8 +4457,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         me->comm = made;
         pthread_mutex_unlock(&world->mutex);
         if (!made)
-            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
-                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+            status = MEMOI_FAIL(COMM, "ncclCommInitRankConfig: %s; %.300s",
+                                ncclGetErrorString(result), ncclGetLastError(NULL));
         status = memoi_nccl_join(me, "joining", result, comm, status, error);
     }
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
@@ -4548,8 +4491,8 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     /* NCCL's error would end the world. */
     if (size_bytes < 0 || (size_bytes && !address) ||
         ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
-        return MEMOB_INVALID(
-            error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
+        return MEMOI_REFUSE(
+            "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
             (long long)size_bytes, address);
 
     pthread_mutex_lock(&me->world->mutex);
@@ -4562,16 +4505,16 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "registering memory", result, error);
     if (status || !size_bytes || me->window) return status;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': NCCL registers no memory here; it needs memory of the driver's "
-                          "virtual memory calls and GPUs that reach each other's",
-                          comm->name);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "'%s': NCCL registers no memory here; it needs memory of the driver's "
+                      "virtual memory calls and GPUs that reach each other's",
+                      comm->name);
 #else
     (void)address;
     if (!size_bytes) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                          comm->name, NCCL_VERSION_CODE);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                      comm->name, NCCL_VERSION_CODE);
 #endif
 }
 
@@ -4626,8 +4569,8 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
         if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
-            return MEMOB_INVALID(error, "memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
-                                 (int)degrees->nodes, (int)*degree);
+            return MEMOI_REFUSE("memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
+                                (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * *degree;
     }
@@ -4646,8 +4589,8 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                 snprintf(hint + hint_length, sizeof hint - (size_t)hint_length, "%s%s %lld",
                          hint_length ? ", or " : "what fits: ", name, (long long)(size / others));
     }
-    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s", text,
-                         (int)size, hint_length ? hint : "no change of one degree fits");
+    return MEMOI_REFUSE("memo_mesh_desc: %s is not the world's size (%d); %s", text, (int)size,
+                        hint_length ? hint : "no change of one degree fits");
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
@@ -4736,11 +4679,9 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
                    (n_tokens < 0 || begins[n_documents] == n_tokens);
     for (int64_t i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
     if (is_valid) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to the "
-        "sharding's n_tokens (%lld) are valid",
-        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
+    return MEMOI_REFUSE("%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to "
+                        "the sharding's n_tokens (%lld) are valid",
+                        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
 /* The parent of i is i - 1 or one of its ancestors.  NULL is valid. */
@@ -4750,14 +4691,13 @@ MEMOI memo_status memoi_sharding_check_parents(const char* name, const int64_t* 
         int64_t at = i - 1, depth = 0;
         while (at > parents[i] && at >= 0) at = parents[at];
         if (at != parents[i])
-            return MEMOB_INVALID(error,
-                                 "%s[%lld]: %lld; -1, the document before, or one of that one's "
-                                 "ancestors is valid (preorder)",
-                                 name, (long long)i, (long long)parents[i]);
+            return MEMOI_REFUSE("%s[%lld]: %lld; -1, the document before, or one of that one's "
+                                "ancestors is valid (preorder)",
+                                name, (long long)i, (long long)parents[i]);
         for (; at >= 0; depth++) at = parents[at];
         if (depth > MEMO_TREE_DEPTH_MAX)
-            return MEMOB_INVALID(error, "%s[%lld]: %lld ancestors; at most %d are valid", name,
-                                 (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
+            return MEMOI_REFUSE("%s[%lld]: %lld ancestors; at most %d are valid", name,
+                                (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
     }
     return MEMO_STATUS_OK;
 }
@@ -4788,10 +4728,9 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOB_INVALID(error,
-                             "memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                             "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                             memo_sharding_name(desc->kind));
+        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
+                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                            memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
                                        desc->n_documents, desc->n_tokens, error))
@@ -4803,8 +4742,8 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
     if (desc->document_parents && !desc->document_begins)
-        return MEMOB_INVALID(error, "memo_sharding_desc.document_parents: not NULL, but "
-                                    "document_begins is; pass both");
+        return MEMOI_REFUSE(
+            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
     if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
                                      sharding->n_documents, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -4815,15 +4754,13 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
     if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
         (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
-        return MEMOB_INVALID(error,
-                             "memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
-                             "of %lld work, in the shardings zigzag and plain",
-                             (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
-                             (long long)unit);
+        return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
+                            "of %lld work, in the shardings zigzag and plain",
+                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)unit);
     sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
-        return MEMOB_INVALID(
-            error,
+        return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
@@ -4987,36 +4924,23 @@ MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t 
     memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
 }
 
-/* The table: by ranks, and in a rank by positions.  next: (ring). */
-MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
+/* For qsort: by ranks, and in a rank by positions. */
+MEMOI int memoi_spread_compare(const void* left, const void* right) {
+    const memoi_spread_piece *a = (const memoi_spread_piece*)left,
+                             *b = (const memoi_spread_piece*)right;
+    return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
+}
+MEMOI void memoi_spread_write(memoi_spread* s) {
     memo_sharding* sharding = s->sharding;
-    memo_sharding_piece* pieces = sharding->pieces;
-    const int64_t n = s->n_pieces;
-    int64_t i, at;
-
-    for (i = 0; i < sharding->ring; i++) next[i] = 0;
-    for (i = 0; i < n; i++) {
-        order[i].key = s->pieces[i].begin;
-        order[i].index = i;
-        next[s->pieces[i].rank]++;
+    int64_t i, row = 0;
+    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
+    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
+        sharding->pieces[i].row = row;
+        sharding->pieces[i].position = s->pieces[i].begin;
     }
-    memob_keyed_sort(order, n);
-    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
-    for (i = 0; i < n; i++) {
-        const memoi_spread_piece* from = &s->pieces[order[i].index];
-        memo_sharding_piece* to = &pieces[next[from->rank]++];
-        to->position = from->begin;
-        to->row = from->count; /* until all are in their places */
-    }
-
-    for (i = at = 0; i < n; i++) {
-        const int64_t count = pieces[i].row;
-        pieces[i].row = at;
-        at += count;
-    }
-    pieces[n].row = pieces[n].position = sharding->padded_tokens;
-    sharding->n_pieces = n;
-    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
+    sharding->n_pieces = s->n_pieces;
+    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -5057,10 +4981,9 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_add(&s, at, count, r);
         at += count;
     }
-    order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s, order, s.n_free);
+        memoi_spread_write(&s);
     else
         memo_sharding_free(sharding);
     memob_arrays_free(&s.arrays);
@@ -5155,42 +5078,36 @@ int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_r
     return memoi_sharding_run_at(sharding, sequence_rank, row).start;
 }
 
-/* Moves [*begin, *end) to the borders of the document of a position, unless it is in there. */
-MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
-                                   int64_t n_documents, int64_t position, int64_t* begin,
-                                   int64_t* end) {
-    if (position >= *begin && position < *end) return;
-    *begin = 0;
-    *end = sharding->n_tokens;
-    if (!document_begins) {
-        document_begins = sharding->document_begins;
-        n_documents = sharding->n_documents;
+/* Makes document the one of a position, with its ancestors if it is of the sharding, unless the
+ * position is in there. */
+MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* begins, int64_t n,
+                                   int64_t position, memoi_spread_part* document) {
+    const int is_own = !begins;
+    int64_t i;
+    if (position >= document->begin && position < document->end) return;
+    document->begin = document->n_before = 0;
+    document->end = sharding->n_tokens;
+    if (is_own) {
+        begins = sharding->document_begins;
+        n = sharding->n_documents;
     }
-    if (!document_begins || position >= sharding->n_tokens) return;
-    document_begins = memoi_sharding_document_of(document_begins, n_documents, position);
-    *begin = document_begins[0];
-    *end = document_begins[1];
+    if (!begins || position >= sharding->n_tokens) return;
+    i = memoi_sharding_search(begins, 1, n, position);
+    document->begin = begins[i];
+    document->end = begins[i + 1];
+    if (is_own) document->n_before = memoi_sharding_prefix(sharding, i);
 }
 
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    const int has_parents = !document_begins && sharding->document_parents;
-    int64_t row = 0, begin = 0, end = 0, n_before = 0;
+    memoi_spread_part document = {0, 0, 0};
+    int64_t row = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-        for (int64_t i = 0; i < run.count; i++) {
-            const int64_t position = run.start + i;
-            const int is_new = has_parents && (position < begin || position >= end);
-            memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
-            if (is_new)
-                n_before =
-                    position < sharding->n_tokens
-                        ? memoi_sharding_prefix(
-                              sharding, memoi_sharding_search(sharding->document_begins, 1,
-                                                              sharding->n_documents, position))
-                        : 0;
-            *positions++ = position - begin + n_before;
+        for (int64_t at = run.start; at < run.start + run.count; at++) {
+            memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
+            *positions++ = at - document.begin + document.n_before;
         }
 }
 
@@ -5205,16 +5122,15 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     memo_run run;
     int64_t n_labels = 0;
     for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
-        int64_t row = 0, begin = 0, end = 0;
+        memoi_spread_part document = {0, 0, 0};
+        int64_t row = 0;
         while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-            for (int64_t i = 0; i < run.count; i++) {
-                int64_t position = run.start + i;
-                memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
-                                        &end);
+            for (int64_t at = run.start; at < run.start + run.count; at++) {
+                memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
                 /* Padding has no label, nor has a token whose label is in another document. */
-                *labels = position < sharding->n_tokens && ahead >= begin - position &&
-                                  ahead < end - position
-                              ? tokens[position + ahead]
+                *labels = at < sharding->n_tokens && ahead >= document.begin - at &&
+                                  ahead < document.end - at
+                              ? tokens[at + ahead]
                               : ignored;
                 n_labels += *labels++ != ignored;
             }
@@ -5306,15 +5222,9 @@ MEMOI int memoi_target_is_heard(const memoi_target* target) {
 MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t sent_bytes) {
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    if (!memoi_target_is_heard(target)) return;
-    op.name = name;
-    op.reads = reads;
-    op.n_reads = n_reads;
-    op.writes = writes;
-    op.n_writes = n_writes;
-    op.link_bytes = sent_bytes;
-    target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
+    const memo_op_desc op = {name, 0, NULL, 0, 0, 0, sent_bytes, reads, n_reads, writes, n_writes};
+    if (memoi_target_is_heard(target))
+        target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
@@ -5766,27 +5676,22 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
-    memoi_host_attention_args args;
+    memoi_host_attention_args args = {*block, (memo_host_attention*)user, is_backward};
     memo_device* device;
     if (memob_min(block->head_size, block->v_head_size) < 1 ||
         memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "host attention: head_size or v_head_size is out of range (%d, %d); "
-                              "1 to %d are supported",
-                              (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
+        return MEMOI_FAIL(UNSUPPORTED,
+                          "host attention: head_size or v_head_size is out of range (%d, %d); 1 to "
+                          "%d are supported",
+                          (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (memoi_check_row_type("host attention.type", block->type, MEMO_STATUS_UNSUPPORTED, error))
         return MEMO_STATUS_UNSUPPORTED;
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return MEMOB_INVALID(error,
-                             "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
-                             "call it for groups of heads that are",
-                             (int)block->n_q_heads, (int)block->n_kv_heads);
+        return MEMOI_REFUSE("host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
+                            "it for groups of heads that are",
+                            (int)block->n_q_heads, (int)block->n_kv_heads);
 
     /* Not on a recorder around the device. */
-    memset(&args, 0, sizeof args);
-    args.block = *block;
-    args.state = (memo_host_attention*)user;
-    args.is_backward = is_backward;
     device = args.state->device;
     while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
     return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
@@ -6313,36 +6218,29 @@ MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int64_t begin, int64_
     return step;
 }
 
-MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
-    memoi_pool_stretch *s = pool->stretches, first, last;
-    int32_t i = 0, j, n_new = 1;
-    memoi_pool_stretch made[3];
-    while (s[i].end <= begin) i++;
-    for (j = i; s[j].end < end; j++) {
+/* Cuts the stretch that a row is in; returns the index of the one that begins there. */
+MEMOI int32_t memoi_pool_cut(memoi_pool* pool, int64_t row) {
+    memoi_pool_stretch* s = pool->stretches;
+    while (s - pool->stretches < pool->n && s->end <= row) s++;
+    if (s - pool->stretches < pool->n && s->begin < row) {
+        memmove(s + 1, s, (size_t)(pool->stretches + pool->n++ - s) * sizeof *s);
+        s->end = row;
+        (++s)->begin = row;
     }
-    first = s[i];
-    last = s[j];
+    return (int32_t)(s - pool->stretches);
+}
 
-    /* What is taken, between what is left of the first and of the last stretch. */
-    made[0].begin = begin;
-    made[0].end = end;
-    made[0].step = step;
-    if (first.begin < begin) {
-        made[1] = made[0];
-        made[0] = first;
-        made[0].end = begin;
-        n_new++;
-    }
-    if (last.end > end) {
-        made[n_new] = last;
-        made[n_new++].begin = end;
-    }
-    memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
-    memcpy(s + i, made, (size_t)n_new * sizeof *s);
-    pool->n += n_new - (j - i + 1);
-    for (i = 0; i < pool->n; i++)
-        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
-    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
+MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
+    const int32_t first = memoi_pool_cut(pool, begin), next = memoi_pool_cut(pool, end);
+    memoi_pool_stretch* s = pool->stretches + first;
+    s->end = end;
+    s->step = step;
+    memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
+    pool->n -= next - first - 1;
+    s = pool->stretches;
+    for (int32_t i = 0; i < pool->n; i++) /* 3 */
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
+    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -7799,10 +7697,9 @@ MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* 
     made.pieces = sharding->document_begins ? sharding->pieces : NULL;
     if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
         return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
-                         "memo_sharding_make left it (%lld)",
-                         field, (long long)sharding->local_tokens, (long long)made.local_tokens);
+    return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
+                        "memo_sharding_make left it (%lld)",
+                        field, (long long)sharding->local_tokens, (long long)made.local_tokens);
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
@@ -7810,10 +7707,9 @@ MEMOI memo_status memoi_desc_rank_check(const char* name, const char* rank_name,
                                         const memo_comm* comm, int32_t degree, int32_t rank,
                                         memo_error* error) {
     if (comm && comm->size != degree)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                             "(%d, %d); make both from one mesh",
-                             name, (int)comm->size, (int)degree);
+        return MEMOI_REFUSE("memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
+                            "%d); make both from one mesh",
+                            name, (int)comm->size, (int)degree);
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
@@ -7827,26 +7723,22 @@ MEMOI memo_status memoi_desc_nodes_check(const memo_sp_attention_desc* desc, mem
     const int32_t n = memoi_desc_n_nodes(desc), ring = desc->sharding.ring;
     const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     if (desc->n_nodes < 0 || ring % n)
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
-            "1, or a divisor",
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); 1, or a divisor",
             (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
     if (desc->nodes && desc->nodes->rank != rank / (ring / n))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
-                             "ring; make both from one mesh",
-                             (int)desc->nodes->rank, (int)rank);
+        return MEMOI_REFUSE("memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                            "ring; make both from one mesh",
+                            (int)desc->nodes->rank, (int)rank);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
-                             "n_kv_heads (%d, %d); choose one that is",
-                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return MEMOI_REFUSE("memo_sp_attention_desc.n_q_heads: not a positive multiple of "
+                            "n_kv_heads (%d, %d); choose one that is",
+                            (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
@@ -7865,8 +7757,8 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     if (memoi_desc_made_check("sharding", sharding, error) ||
         (keys->local_tokens && memoi_desc_made_check("key_sharding", keys, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7878,27 +7770,24 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
         memoi_desc_nodes_check(desc, error) || memoi_desc_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
 
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
-                             "sharding has %d x %d; make both with the same degrees",
-                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
-                             (int)sharding->ulysses);
+        return MEMOI_REFUSE("memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                            "sharding has %d x %d; make both with the same degrees",
+                            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                            (int)sharding->ulysses);
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
-            "tokens x heads x head size x batch x ulysses may be 2^52",
-            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
-            (int)head_size, (int)n_batch);
+        return MEMOI_REFUSE("memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+                            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+                            (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -8355,19 +8244,18 @@ MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
 MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
     const int64_t *first = mask->key_first, *end = mask->key_end;
     if (!first || !end)
-        return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
-                             first ? "key_end" : "key_first");
+        return MEMOI_REFUSE("memo_mask.%s: NULL; pass both key_first and key_end",
+                            first ? "key_end" : "key_first");
     if (mask->window_before || mask->window_after || mask->document_begins)
-        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window or documents; "
-                                    "put all conditions into key_first and key_end");
+        return MEMOI_REFUSE("memo_mask.key_first: not NULL beside a window or documents; put all "
+                            "conditions into key_first and key_end");
     for (int64_t i = 0; i < mask->n_tokens; i++)
         if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
             first[i] > end[i] || end[i] > mask->n_keys)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
-                                 "that do not descend, first <= end, are valid from 0 to %lld",
-                                 (long long)i, (long long)first[i], (long long)end[i],
-                                 (long long)mask->n_keys);
+            return MEMOI_REFUSE("memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
+                                "that do not descend, first <= end, are valid from 0 to %lld",
+                                (long long)i, (long long)first[i], (long long)end[i],
+                                (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
@@ -8380,14 +8268,12 @@ MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const mem
     if (mask->window_before || mask->window_after) also = "beside a window";
     if (mask->key_first || !mask->document_begins) also = "without documents";
     if (also)
-        return MEMOB_INVALID(error,
-                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
-                             "document_begins and parents alone",
-                             also);
+        return MEMOI_REFUSE("memo_mask.document_parents: not NULL %s; pass NULL, or "
+                            "document_begins and parents alone",
+                            also);
     if (!shape->has_trees)
-        return MEMOB_INVALID(error,
-                             "memo_mask.document_parents: not NULL, but the attention has no "
-                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+        return MEMOI_REFUSE("memo_mask.document_parents: not NULL, but the attention has no memory "
+                            "for trees; set memo_sp_attention_desc.has_trees to 1");
     return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
                                         mask->n_documents, error);
 }
@@ -8423,9 +8309,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
         const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
         if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
             !(given && given[i].document_begins))
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
+            return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
+                                "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
         plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
     }
@@ -8459,12 +8344,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
-        return MEMOB_INVALID(
-            error,
-            "memo_exchange_desc.sharding: does not match the attention's, which is "
-            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
-            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
-            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+        return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
+                            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+                            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+                            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
                                        sharding->document_begins, sharding->n_documents,
@@ -8844,18 +8727,16 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)
-        return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
     if (!t->sinks != !plan->has_sinks)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
     if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
-            "or use a device that has row kernels",
-            a->target.device->name);
+        return MEMOI_FAIL(UNSUPPORTED,
+                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
+                          "use a device that has row kernels",
+                          a->target.device->name);
     return MEMO_STATUS_OK;
 }
 
@@ -8927,17 +8808,16 @@ MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
 
 /* The sharding and the exchange of documents that begins has. */
 MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
-    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    const memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
+                                     s->mesh ? s->mesh->degrees.ring : 1,
+                                     s->mesh ? s->mesh->degrees.ulysses : 1,
+                                     s->desc.n_tokens,
+                                     s->begins,
+                                     n_documents,
+                                     s->parents,
+                                     0};
     memo_sharding made;
-    memo_status status;
-    desc.kind = MEMO_SHARDING_DOCUMENTS;
-    desc.ring = s->mesh ? s->mesh->degrees.ring : 1;
-    desc.ulysses = s->mesh ? s->mesh->degrees.ulysses : 1;
-    desc.n_tokens = s->desc.n_tokens;
-    desc.document_begins = s->begins;
-    desc.n_documents = n_documents;
-    desc.document_parents = s->parents;
-    status = memo_sharding_make(&desc, &made, error);
+    const memo_status status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
         s->sharding = made;
@@ -8958,15 +8838,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
         MEMOI_GIVEN("memo_sequence_desc", desc, device))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (ulysses < 1 || size % ulysses)
-        return MEMOB_INVALID(error,
-                             "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
-                             "comm (%d); 1, or a divisor",
-                             (int)ulysses, (int)size);
+        return MEMOI_REFUSE("memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
+                            "comm (%d); 1, or a divisor",
+                            (int)ulysses, (int)size);
     if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
-        return MEMOB_INVALID(
-            error,
-            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
-            "or a divisor",
+        return MEMOI_REFUSE(
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, or a divisor",
             (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
@@ -9049,8 +8926,8 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     s->parents = NULL;
     if (!document_begins) n_documents = 1;
     if (document_parents && !s->desc.has_trees)
-        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
-                                    "memo_sequence_desc.has_trees is 0; set it to 1");
+        return MEMOI_REFUSE("memo_sequence_begin_tree.document_parents: not NULL, but "
+                            "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
@@ -9092,8 +8969,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
     const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
     char* at = s->memory + layer * n_bytes;
     if (!s->exchange)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_sequence: no batch has begun; call memo_sequence_begin first");
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence: no batch has begun; call memo_sequence_begin first");
     if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
@@ -9103,12 +8980,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
 
 memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
                                  const void* v, void* out, memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = out;
     return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
 }
 
@@ -9116,16 +8989,9 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
                                           const void* k, const void* v, const void* out,
                                           const void* d_out, void* d_q, void* d_k, void* d_v,
                                           memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {
+        q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = (void*)(uintptr_t)out;
-    t.d_out = d_out;
-    t.d_q = d_q;
-    t.d_k = d_k;
-    t.d_v = d_v;
     return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
 }
 
@@ -9177,10 +9043,9 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
         MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return MEMOB_INVALID(error,
-                             "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
-                             "per layer); use a positive multiple of blocks_per_layer",
-                             (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                            "per layer); use a positive multiple of blocks_per_layer",
+                            (int)desc->n_blocks, (int)desc->blocks_per_layer);
     return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
 }
 
@@ -9492,9 +9357,9 @@ memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* 
     const int is_all = layer == MEMO_ALL_LAYERS;
     const int32_t first = is_all ? 0 : layer;
     if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                              (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
+                          (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
     return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
 }
 
@@ -9502,10 +9367,10 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
     const int is_all = layer == MEMO_ALL_LAYERS;
     const int32_t first = is_all ? blocks->n_layers - 1 : layer;
     if (first < 0 || first != blocks->next_backward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_backward: out of order (layer %d); %s", (int)first,
-                              blocks->next_backward < 0 ? "run forward for all layers first"
-                                                        : "run the layers in descending order");
+        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_backward: out of order (layer %d); %s",
+                          (int)first,
+                          blocks->next_backward < 0 ? "run forward for all layers first"
+                                                    : "run the layers in descending order");
     return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
 }
 
@@ -9678,11 +9543,9 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
     if (!status) status = memo_stream_synchronize(device, loss->desc.stream, error);
     *mean = numbers[1] > 0 ? numbers[0] / numbers[1] : 0;
     if (status || numbers[2] == 0) return status;
-    return MEMOB_INVALID(
-        error,
-        "memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
-        "valid, and below 0 for no loss",
-        numbers[2], (long long)loss->desc.vocabulary - 1);
+    return MEMOI_REFUSE("memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
+                        "valid, and below 0 for no loss",
+                        numbers[2], (long long)loss->desc.vocabulary - 1);
 }
 
 /* ---- >>scan -------------------------------------------------------------------------------------
@@ -9825,11 +9688,10 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
     for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
             row_begins[r + 1] > MEMOB_BYTES_MAX / 2)
-            return MEMOB_INVALID(error,
-                                 "%s.row_begins[%d]: %lld and then %lld; begins that do not "
-                                 "descend, from 0 on, are valid",
-                                 name, (int)r, (long long)row_begins[r],
-                                 (long long)row_begins[r + 1]);
+            return MEMOI_REFUSE("%s.row_begins[%d]: %lld and then %lld; begins that do not "
+                                "descend, from 0 on, are valid",
+                                name, (int)r, (long long)row_begins[r],
+                                (long long)row_begins[r + 1]);
     if (document_begins && memoi_sharding_check_documents("memo_scan_set_rows.document_begins",
                                                           document_begins, n_documents, -1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -9882,8 +9744,7 @@ MEMOI memo_status memoi_scan_begin(memoi_scan_walk* walk, memo_scan* scan, int p
     walk->agreed = scan->agreed;
     memoi_label_add_number(&walk->agreed, 0, pass);
     if (scan->has_rows) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "memo_scan: no rows are set; call memo_scan_set_rows first");
+    return MEMOI_FAIL(INVALID_STATE, "memo_scan: no rows are set; call memo_scan_set_rows first");
 }
 
 MEMOI void memoi_scan_call_function(memoi_scan_walk* walk, memo_scan_function function,
@@ -10055,10 +9916,9 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     int32_t r;
     if (status) return status;
     if (!desc->halo_rows)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_scan_desc.halo_rows: 0; set it for a halo");
+        return MEMOI_FAIL(INVALID_STATE, "memo_scan_desc.halo_rows: 0; set it for a halo");
     if (first < begins[scan->rank + 1] && (!rows || !halo))
-        return MEMOB_INVALID(error, "memo_scan: rows or halo is NULL; both are required");
+        return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
 
@@ -10133,11 +9993,10 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     /* A message for each expert, and for each expert of this rank from each rank. */
     if (desc->comm && n + memo_share_of(n, x->n_ranks, 0).count * x->n_ranks + x->n_ranks >
                           desc->comm->max_waiting)
-        return MEMOB_INVALID(error,
-                             "memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
-                             "'%s' has at most %d messages",
-                             (int)n, (int)x->n_ranks, desc->comm->name,
-                             (int)desc->comm->max_waiting);
+        return MEMOI_REFUSE("memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
+                            "'%s' has at most %d messages",
+                            (int)n, (int)x->n_ranks, desc->comm->name,
+                            (int)desc->comm->max_waiting);
 
     x->target.device = desc->device;
     x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
@@ -10167,11 +10026,10 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
     for (int32_t r = 0; r < x->n_ranks; r++)
         for (int64_t e = 0; e < n; e++)
             if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
-                return MEMOB_INVALID(error,
-                                     "memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
-                                     "to %lld are valid",
-                                     (int)r, (long long)routing->counts[r * n + e], (int)e,
-                                     (long long)most);
+                return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
+                                    "to %lld are valid",
+                                    (int)r, (long long)routing->counts[r * n + e], (int)e,
+                                    (long long)most);
 
     /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
@@ -10182,10 +10040,10 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
             for (int64_t e = share.begin; e < share.begin + share.count; e++)
                 n_received += routing->counts[s * n + e];
         if (n_received > limit)
-            return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                  "memo_experts_desc.max_received: rank %d would receive %lld rows "
-                                  "(%lld); raise it, or send fewer rows",
-                                  (int)r, (long long)n_received, (long long)limit);
+            return MEMOI_FAIL(INFEASIBLE,
+                              "memo_experts_desc.max_received: rank %d would receive %lld rows "
+                              "(%lld); raise it, or send fewer rows",
+                              (int)r, (long long)n_received, (long long)limit);
         if (r == x->rank) routing->n_received = n_received;
     }
     return MEMO_STATUS_OK;
@@ -10199,8 +10057,8 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
     const int64_t* all = counts;
     memo_status status = MEMO_STATUS_OK;
     if (!counts || !routing->counts)
-        return MEMOB_INVALID(error, "memo_experts_route: counts or memo_routing.counts is NULL; "
-                                    "both are required");
+        return MEMOI_REFUSE(
+            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
     if (x->n_ranks > 1) {
         memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
         status =
@@ -10293,10 +10151,8 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!routing->counts || (!sorted && routing->n_sent) || (!placed && routing->n_received))
-        return MEMOB_INVALID(error,
-                             "%s: memo_routing.counts, rows or received is NULL; all are "
-                             "required",
-                             name);
+        return MEMOI_REFUSE("%s: memo_routing.counts, rows or received is NULL; all are required",
+                            name);
 
     /* Ranks must agree on a row, whatever the counts. */
     memoi_label_add_number(&agreed, 1, row_elements);

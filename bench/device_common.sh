@@ -297,10 +297,11 @@ build_trainer() { # VARIABLE=VALUE... of make
 }
 
 # train NAME SECONDS POLICY TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.  A budget that cannot hold the run
-# is a result.
+# is a result.  STEPS: those that count.
 train() {
     train_name=$1 train_seconds=$2 train_policy=$3 train_tokens=$4 train_layers=$5 train_steps=$6
     shift 6
+    [ "$train_policy" != memo ] || train_steps=$((train_steps + 4)) # times the first ones, and plans
     expected=2 expected_text='cannot hold'
     stage "$train_name" "$train_seconds" "$trainer" --policy "$train_policy" --random-tokens \
         --vocabulary "${VOCABULARY:-50304}" --hidden "${HIDDEN:-4096}" --heads "${HEADS:-32}" --seq "$train_tokens" \

@@ -87,7 +87,7 @@ extern "C" {
  *                    of the last step after it
  *   ulysses, tensor  4 (bytes / bandwidth + collective_s); with groups of   layer and pass
  *                    heads, what the attention of other groups does not
- *                    hide
+ *                    hide; with tensor_copies also these, read and written
  *   ZeRO             bytes / bandwidth; a group with only some GPUs of a    memo_parallel_kind
  *                    node has one NIC
  *   bubble           each other stage once, as much longer or shorter as    step
@@ -140,6 +140,9 @@ typedef struct memo_parallel_cluster {
     /* Bytes that row kernels move, of those that fused kernels move; 0: 1.  A framework that runs
      * each operation by itself moves about 1.8 times as many. */
     double row_traffic;
+    /* Copies of the whole tensor beside each collective of tensor parallelism; 0: none.  Torch's
+     * functional collectives along the sequence of (batch, sequence, hidden) make one. */
+    double tensor_copies;
     /* Standard deviation of the GPUs' speed, of its mean: ranks wait for each other, so a step
      * takes as long as the slowest of n_gpus needs; 0: all are equally fast. */
     double speed_deviation;
@@ -564,6 +567,7 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(cluster.block_s, 0, 1e6, 0)                                                                  \
     F(cluster.merge_bytes, 0, 1e6, 30)                                                             \
     F(cluster.row_traffic, 0, 1e3, 1)                                                              \
+    F(cluster.tensor_copies, 0, 1e3, 0)                                                            \
     F(cluster.speed_deviation, 0, 1, 0)                                                            \
     F(cluster.host_bytes, 0, 1e18, 0)                                                              \
     F(cluster.host_bytes_per_s, 0, 1e18, 0)                                                        \
@@ -1325,6 +1329,10 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s
     const memo_parallel_cluster* c = &s->desc->cluster;
     const memo_parallel_layout* l = s->l;
     const double tensor_link = memoi_parallel_link(c, l->tensor);
+    const double copied_bytes =
+        2 * c->tensor_copies * s->tensor_bytes * l->tensor / fmax(l->tensor - 1, 1);
+    const double copies_s =
+        c->device_memory_bytes_per_s > 0 ? copied_bytes / c->device_memory_bytes_per_s : 0;
     const double experts_link = memoi_parallel_link(c, (double)l->tensor * l->experts);
     const double experts_bytes = s->desc->element_bytes * s->rows * m->n_active_experts *
                                  m->hidden * (l->experts - 1) / l->experts;
@@ -1341,7 +1349,8 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s
         time->ring_s = a->hops_s + a->blocks_s;
         time->ulysses_s = a->all_to_all_s;
 
-        if (l->tensor > 1) time->tensor_s = 4 * (s->tensor_bytes / tensor_link + c->collective_s);
+        if (l->tensor > 1)
+            time->tensor_s = 4 * (s->tensor_bytes / tensor_link + c->collective_s + copies_s);
         if (l->experts > 1) time->experts_s = 2 * (experts_bytes / experts_link + c->collective_s);
         sent_bytes[MEMO_PARALLEL_TENSOR] = 4 * s->tensor_bytes;
         sent_bytes[MEMO_PARALLEL_EXPERTS] = 2 * experts_bytes;

@@ -94,6 +94,9 @@ static void print_help(FILE* out) {
         "  --row-traffic X         bytes of row kernels over those of fused ones: 1.8 if a "
         "framework\n"
         "                          runs each operation by itself (1)\n"
+        "  --tensor-copies N       copies of a tensor beside each collective of tensor "
+        "parallelism:\n"
+        "                          1 with torch's along the sequence (0)\n"
         "  --speed-deviation D     standard deviation of the GPUs' speed, of its mean (0.0133)\n"
         "  --latency US            start of a collective (20)\n"
         "  --memory-bandwidth GB/S bandwidth of a GPU's memory, for merges of ring blocks (1500)\n"
@@ -246,6 +249,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         TOOL_NUMBER("--processors", read_int32, &c->n_processors, 0, 1e6, 0),
         TOOL_NUMBER("--speed-deviation", read_real, &c->speed_deviation, 0, 1, 1),
         TOOL_NUMBER("--row-traffic", read_real, &c->row_traffic, 0, 1000, 1),
+        TOOL_NUMBER("--tensor-copies", read_real, &c->tensor_copies, 0, 1000, 1),
         TOOL_VALUE("--attention-kernel", read_kernel, &o->kernel, "not cudnn or triton"),
         TOOL_NUMBER("--mlp-tile", read_real, &desc->mlp_tile_bytes, 0, 1e18, 1),
         TOOL_NUMBER("--window", read_int64, &desc->window, 0, 1e12, 0),

@@ -22,6 +22,7 @@ typedef struct published_run {
     double mfu_percent, step_s, tokens_per_s; /* tokens: of a GPU; 0: not published */
     double memory_bandwidth;                  /* GB/s of a GPU; 0: the preset's */
     double speed;                             /* of the measured rates; 0: 1 */
+    double tensor_copies;
 } published_run;
 
 /* Qwen3 8B and Llama 3 as their configurations on Hugging Face; GPT-3 175B as in its paper. */
@@ -128,9 +129,10 @@ static const published_run published_runs[] = {
      .memory_bandwidth = 1800,
      .speed = 0.85},
     /* torchtitan, benchmarks of June 2025 of asynchronous TP: the plain TP beside it, in bf16, on the
-     * same GPUs; FSDP 8 and 32; a batch of 12 and 16 for each rank of FSDP.  The tiles of narrow
-     * products are in the model; a floor of time for each kernel would explain nothing, since a
-     * layer of 8B takes 90 ms there. */
+     * same GPUs; FSDP 8 and 32; a batch of 12 and 16 for each rank of FSDP.  Tensors are (batch,
+     * sequence, hidden), and torch's all_gather_tensor and reduce_scatter_tensor
+     * (torch/distributed/_functional_collectives.py) work along dimension 0: along the sequence
+     * they cut the whole tensor and put it together again, a copy each. */
     {.name = "Llama 3.1 8B, TP 8, 64 GPUs",
      .source = "torchtitan, 2025-06, TP",
      .model = RUN_LLAMA3_8B,
@@ -141,7 +143,8 @@ static const published_run published_runs[] = {
      .layout = {8, 1, 8, 1, 1, 3, MEMO_PARALLEL_SELECTIVE, 1, 1},
      .tokens_per_s = 4378,
      .memory_bandwidth = 1800,
-     .speed = 0.85},
+     .speed = 0.85,
+     .tensor_copies = 1},
     {.name = "Llama 3.1 70B, TP 8, 256 GPUs",
      .source = "torchtitan, 2025-06, TP",
      .model = RUN_LLAMA3_70B,
@@ -152,7 +155,8 @@ static const published_run published_runs[] = {
      .layout = {32, 1, 8, 1, 1, 3, MEMO_PARALLEL_RECOMPUTE, 1, 1},
      .tokens_per_s = 597.3,
      .memory_bandwidth = 1800,
-     .speed = 0.85}};
+     .speed = 0.85,
+     .tensor_copies = 1}};
 enum { N_RUNS = sizeof published_runs / sizeof *published_runs };
 
 /* Mechanisms that a prediction may leave out. */
@@ -165,10 +169,11 @@ typedef enum run_mechanism {
     RUN_NO_TILES,      /* MLP of all rows at once */
     RUN_NO_OVERLAP,    /* no all-to-all is hidden */
     RUN_NO_STRAGGLERS, /* all GPUs are equally fast */
+    RUN_NO_COPIES,     /* collectives of tensor parallelism copy nothing */
     RUN_N_MECHANISMS
 } run_mechanism;
-static const char* const run_mechanisms[] = {"all",  "rates", "shapes",  "chunks",
-                                             "host", "tiles", "overlap", "stragglers"};
+static const char* const run_mechanisms[] = {"all",   "rates",   "shapes",     "chunks", "host",
+                                             "tiles", "overlap", "stragglers", "copies"};
 
 /* GPUs of this kind, without host memory; rates are those that cluster_rates_of has for all. */
 static inline memo_parallel_cluster cluster_of_preset(const cluster_preset* preset) {
@@ -207,6 +212,7 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
     }
     if (run->memory_bandwidth > 0)
         desc.cluster.device_memory_bytes_per_s = run->memory_bandwidth * 1e9;
+    desc.cluster.tensor_copies = without == RUN_NO_COPIES ? 0 : run->tensor_copies;
     if (without == RUN_NO_STRAGGLERS) desc.cluster.speed_deviation = 0;
     if (without == RUN_NO_SHAPES) desc.cluster.n_processors = 0;
     desc.model = run->model;
@@ -315,6 +321,21 @@ static inline memo_status mpt_predict(const mpt_run* run, double* tokens_per_s, 
     return MEMO_STATUS_OK;
 }
 
+/* What the rows of 30B on eight GPUs say of 8K, without this model: seconds of a micro-batch of m
+ * sequences of s tokens are linear in m s (products), linear in m s^2 (attention) and constant
+ * (parameters that travel), by the rows of 1K, 2K and 4K tokens. */
+static inline double mpt_of_neighbours(void) {
+    const double* t;
+    double seconds[3], linear, quadratic, constant;
+    static const double rows[][3] = {{6, 1024, 2084}, {3, 2048, 2002}, {1, 4096, 1802}};
+    for (int i = 0; i < 3; i++) seconds[i] = rows[i][0] * rows[i][1] / rows[i][2];
+    t = seconds; /* two micro-batches of 6,144 tokens, one of 4,096 */
+    quadratic = (t[1] - t[0]) / (6144.0 * 1024);
+    linear = (t[0] - t[2] - quadratic * (6144.0 * 1024 - 4096.0 * 4096)) / 2048;
+    constant = t[0] - linear * 6144 - quadratic * 6144 * 1024;
+    return 8192 / (constant + linear * 8192 + quadratic * 8192 * 8192);
+}
+
 static inline void mpt_print(FILE* out) {
     fprintf(out,
             "\nMPT: tokens/s of a GPU, published and predicted\n%-5s %9s %5s %9s %9s %6s %6s\n",
@@ -328,6 +349,8 @@ static inline void mpt_print(FILE* out) {
                 (int)run->n_gpus, run->tokens_per_s, tokens_per_s,
                 100 * (tokens_per_s / run->tokens_per_s - 1), memory_gib);
     }
+    fprintf(out, "30b at 8192 by its rows at 1024, 2048 and 4096 alone: %.0f\n",
+            mpt_of_neighbours());
 }
 
 /* Published and predicted MFU, memory of a GPU, and the prediction without each mechanism. */

@@ -157,7 +157,8 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
         MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
                         items)
-        MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0 && d.entropy.sums, 1)
+        MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums,
+                        d.entropy.n_rows > 0 && d.entropy.sums ? 3 : 0, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)

@@ -625,8 +625,8 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
       memo_row_sum_end)                                                                            \
     K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
       memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
-      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
+    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums ? 3 : 0, MEMO_LOSS_LANES, \
+      double, memo_loss_lane, MEMOI_ADD, memo_loss_end)                                            \
+    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_LOSS_LANES, double, memo_sink_sum_lane,      \
       MEMOI_ADD, memo_sink_sum_end)
 #endif /* MEMO_SP_H */

@@ -12,7 +12,8 @@
  * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
  * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
- * 4. Steps that share a place on the host move no more rows there than it holds. */
+ * 4. Steps that share a place on the host move no more rows there than it holds.
+ * 5. The file has the bytes that the placement states. */
 
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: see spill_of */
@@ -169,6 +170,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     spill_bytes = memoi_swap_size_rooms(swap);
+    MEMO_ASSERT(spill_bytes == sizes->spill_bytes); /* 5 */
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);

@@ -428,36 +428,30 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* How many moved layers have places in host memory, behind fixed_bytes, and what places take of
- * host memory and of the file.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as
- * many places as fit, and at least one.  Returns the bytes of a place, whole pages; 0: each layer
- * has its own. */
-MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
-                                     int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
-                                     memo_swap_sizes* sizes) {
+/* How many moved layers have places in host memory, behind fixed_bytes, and what the places take
+ * there.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as many places as fit,
+ * and at least one.  Returns the bytes of a place, whole pages; 0: each layer has its own. */
+MEMOI int64_t memob_swap_find_places(int64_t host_bytes, int64_t n_places,
+                                     memob_swap_placement* p) {
+    const int64_t fixed_bytes = p->fixed_host_bytes;
     int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
-    int32_t n_moved = 0, k = 0;
+    memo_swap_sizes* sizes = &p->sizes;
+    int32_t n_moved = 0;
     sizes->host_bytes = fixed_bytes;
-    sizes->spill_bytes = sizes->n_spilled_layers = 0;
-    for (int32_t layer = 0; layer < n_layers; layer++) { /* a layer that is not moved has 0 bytes */
-        n_moved += sums[layer].moved_bytes > 0;
-        sizes->host_bytes += sums[layer].host_bytes;
-        place_bytes =
-            memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+    for (int32_t layer = 0; layer < p->n_layers; layer++) { /* one that is not moved has 0 bytes */
+        const int64_t n_bytes = p->sums[layer].host_bytes;
+        n_moved += p->sums[layer].moved_bytes > 0;
+        sizes->host_bytes += n_bytes;
+        place_bytes = memob_max(place_bytes, memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
     }
-    sizes->n_swapped_layers = n_moved;
+    sizes->n_swapped_layers = p->n_host_layers = n_moved;
     if (host_bytes) { /* all may fit but for whole pages */
         n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
         n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
     }
     if (n_places == 0 || n_places >= n_moved) return 0;
-
-    sizes->n_spilled_layers = n_moved - (int32_t)n_places;
+    p->n_host_layers = (int32_t)n_places;
     sizes->host_bytes = fixed_bytes + n_places * place_bytes;
-    for (int32_t layer = 0; k < sizes->n_spilled_layers; layer++) {
-        k += sums[layer].moved_bytes > 0;
-        sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
-    }
     return place_bytes;
 }
 
@@ -609,16 +603,12 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory and in the file, and sums up what they move. */
+/* Places the moved layers in host memory, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    const int64_t place_bytes =
-        memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
-                               host_bytes, desc->n_host_layers, sizes);
+    const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
     int64_t host_begin = placement->fixed_host_bytes;
-    placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
-
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
@@ -632,10 +622,15 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     placement->place_bytes = place_bytes;
 }
 
+/* 1: fewer layers have places in host memory than move, so some go to the file. */
+MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
+    return placement->n_host_layers < placement->sizes.n_swapped_layers;
+}
+
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
 MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
     return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
+           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
@@ -685,93 +680,4 @@ MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memob_arrays_free(&placement->arrays);
     memset(placement, 0, sizeof *placement);
-}
-
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
-    memo_status status = memob_swap_check_desc(desc, error);
-    memob_arrays* a;
-    memset(placement, 0, sizeof *placement);
-    placement->n_layers = desc->n_layers;
-    placement->n_tensors = desc->n_tensors;
-    placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
-    placement->slice_rows = desc->n_rows;
-    placement->tile_rows = memob_max(desc->tile_rows, 1);
-    if (!status) status = memoi_swap_check_bytes(desc, error);
-    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
-        for (int32_t t = 0; t < desc->n_tensors && !status; t++)
-            status = memoi_swap_check_cell(desc, layer, t, error);
-    if (status) return status;
-
-    a = &placement->arrays;
-    placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
-    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
-    placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
-    placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
-    placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
-    placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
-    if (a->failed) {
-        memob_swap_placement_free(placement);
-        return memob_no_memory(error, "the table of skeletal tensors");
-    }
-    memoi_swap_list_visits(desc, placement);
-    for (int64_t k = 0; k < (int64_t)desc->n_layers * desc->n_tensors; k++)
-        placement->moves[k] = -1;
-
-    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
-        int64_t layer_bytes = 0;
-        for (int32_t t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
-            if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
-            layer_bytes += memob_tensor_rows(desc, t) * place->row_bytes;
-        }
-        placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
-    }
-    if (!desc->rows)
-        placement->sizes.alpha =
-            (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
-            (double)desc->n_rows;
-    memoi_swap_place_rows(desc, placement);
-    memoi_swap_place_on_host(desc, host_bytes, placement);
-    memoi_swap_find_turns(placement);
-    return MEMO_STATUS_OK;
-}
-
-/* Also writes to desc how many places host_bytes have room for; 0: no limit. */
-MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                           memob_swap_placement* placement, memo_error* error) {
-    memo_status status;
-    desc->n_host_layers = 0;
-    status = memob_swap_placement_make(desc, host_bytes, placement, error);
-    if (!status && placement->sizes.n_spilled_layers)
-        desc->n_host_layers = placement->n_host_layers;
-    return status;
-}
-
-memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_placement placement;
-    char needed[32], there[32];
-    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
-    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(
-            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
-            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-            memob_bytes_text(there, (double)host_bytes));
-    memob_swap_placement_free(&placement);
-    return status;
-}
-
-memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                     memo_error* error) {
-    memob_swap_placement placement;
-    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
-    if (!status) *sizes = placement.sizes;
-    memob_swap_placement_free(&placement);
-    return status;
 }

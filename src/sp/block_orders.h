@@ -48,10 +48,9 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
         MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return MEMOB_INVALID(error,
-                             "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
-                             "per layer); use a positive multiple of blocks_per_layer",
-                             (int)desc->n_blocks, (int)desc->blocks_per_layer);
+        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                            "per layer); use a positive multiple of blocks_per_layer",
+                            (int)desc->n_blocks, (int)desc->blocks_per_layer);
     return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
 }
 

@@ -89,9 +89,9 @@ memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* 
     const int is_all = layer == MEMO_ALL_LAYERS;
     const int32_t first = is_all ? 0 : layer;
     if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                              (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
+                          (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
     return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
 }
 
@@ -99,9 +99,9 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
     const int is_all = layer == MEMO_ALL_LAYERS;
     const int32_t first = is_all ? blocks->n_layers - 1 : layer;
     if (first < 0 || first != blocks->next_backward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_backward: out of order (layer %d); %s", (int)first,
-                              blocks->next_backward < 0 ? "run forward for all layers first"
-                                                        : "run the layers in descending order");
+        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_backward: out of order (layer %d); %s",
+                          (int)first,
+                          blocks->next_backward < 0 ? "run forward for all layers first"
+                                                    : "run the layers in descending order");
     return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
 }

@@ -11,6 +11,10 @@
 #define MEMOI_NAME(names, value, unknown)                                                          \
     ((size_t)(value) < sizeof(names) / sizeof *(names) ? (names)[(size_t)(value)] : (unknown))
 
+/* Sets error, and returns its status. */
+#define MEMOI_FAIL(status, ...) memo_error_set(error, MEMO_STATUS_##status, __VA_ARGS__)
+#define MEMOI_REFUSE(...)       MEMOI_FAIL(INVALID_ARGUMENT, __VA_ARGS__)
+
 /* Check a field of a desc; desc: its type in errors. */
 #define MEMOI_INTEGER(desc, x, field, least, most)                                                 \
     memob_check_integer(desc, #field, (x)->field, least, most, error)
@@ -19,7 +23,7 @@
 /* A pointer that is required. */
 #define MEMOI_GIVEN(desc, x, field) ((x)->field ? 0 : memoi_is_missing(desc, #field, error))
 MEMOI memo_status memoi_is_missing(const char* desc, const char* field, memo_error* error) {
-    return MEMOB_INVALID(error, "%s.%s: NULL; it is required", desc, field);
+    return MEMOI_REFUSE("%s.%s: NULL; it is required", desc, field);
 }
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -55,8 +59,8 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
 /* desc: "memo_loss_desc". */
 MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo_error* error) {
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s.device_memory: not aligned (%p); align it to %d bytes", desc,
-                         address, MEMOB_DEVICE_ALIGNMENT);
+    return MEMOI_REFUSE("%s.device_memory: not aligned (%p); align it to %d bytes", desc, address,
+                        MEMOB_DEVICE_ALIGNMENT);
 }
 
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
@@ -77,25 +81,23 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
                                           memo_type type, memo_error* error) {
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return MEMOB_INVALID(error, "%s.type on '%s': not a memo_type (%d); 0 to %d are valid",
-                             what, comm->name, (int)type, (int)MEMO_TYPE_U8);
+        return MEMOI_REFUSE("%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
+                            comm->name, (int)type, (int)MEMO_TYPE_U8);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
-        return MEMOB_INVALID(error,
-                             "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
-                             what, comm->name, (long long)count, (long long)most);
+        return MEMOI_REFUSE("%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                            what, comm->name, (long long)count, (long long)most);
     if (!address && count)
-        return MEMOB_INVALID(error,
-                             "%s on '%s': a buffer of %lld elements is NULL; pass its address",
-                             what, comm->name, (long long)count);
+        return MEMOI_REFUSE("%s on '%s': a buffer of %lld elements is NULL; pass its address", what,
+                            comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s on '%s': rank out of range (%d); 0 to %d are valid", what,
-                         comm->name, (int)rank, (int)comm->size - 1);
+    return MEMOI_REFUSE("%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
+                        (int)rank, (int)comm->size - 1);
 }
 
 /* Ends a call or the open group, which a refused call cancels, and its label. */
@@ -124,10 +126,9 @@ memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
 MEMOI memo_status memoi_comm_check_stream(const memo_comm* comm, const char* what,
                                           memo_stream stream, memo_error* error) {
     if (!comm->n_waiting || comm->group_stream == stream) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "%s.stream on '%s': not the stream of the group's sends and receives; "
-                         "use one stream for a group",
-                         what, comm->name);
+    return MEMOI_REFUSE("%s.stream on '%s': not the stream of the group's sends and receives; use "
+                        "one stream for a group",
+                        what, comm->name);
 }
 
 memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
@@ -137,10 +138,10 @@ memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* erro
         return MEMO_STATUS_OK;
     }
     if (!status && !comm->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "group_end on '%s': no group is open, or a refused call canceled "
-                                "it; call group_begin first",
-                                comm->name);
+        status = MEMOI_FAIL(INVALID_STATE,
+                            "group_end on '%s': no group is open, or a refused call canceled it; "
+                            "call group_begin first",
+                            comm->name);
     if (!status) status = memoi_comm_check_stream(comm, "group_end", stream, error);
     if (!status) status = memoi_comm_enqueue(comm, stream, comm->waiting, comm->n_waiting, error);
     return memoi_comm_end(comm, status);
@@ -156,14 +157,12 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
     if (status) return status;
     if (!comm->group_depth && call->peer == comm->rank)
-        return MEMOB_INVALID(error,
-                             "%s on '%s': rank %d would wait for itself forever; put send and "
-                             "receive into one group",
-                             what, comm->name, (int)call->peer);
+        return MEMOI_REFUSE("%s on '%s': rank %d would wait for itself forever; put send and "
+                            "receive into one group",
+                            what, comm->name, (int)call->peer);
     if (comm->n_waiting && comm->n_waiting == comm->max_waiting)
-        return MEMOB_INVALID(error,
-                             "group on '%s': more than %d sends and receives; use several groups",
-                             comm->name, (int)comm->max_waiting);
+        return MEMOI_REFUSE("group on '%s': more than %d sends and receives; use several groups",
+                            comm->name, (int)comm->max_waiting);
     return memoi_comm_check_stream(comm, what, stream, error);
 }
 
@@ -185,16 +184,16 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
     const char* what = memoi_comm_collective_name(call->kind);
     memo_status status;
     if (comm->group_depth)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
+        return MEMOI_FAIL(
+            INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
     if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return MEMOB_INVALID(
-            error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
+        return MEMOI_REFUSE(
+            "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
             comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);

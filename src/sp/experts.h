@@ -35,11 +35,10 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     /* A message for each expert, and for each expert of this rank from each rank. */
     if (desc->comm && n + memo_share_of(n, x->n_ranks, 0).count * x->n_ranks + x->n_ranks >
                           desc->comm->max_waiting)
-        return MEMOB_INVALID(error,
-                             "memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
-                             "'%s' has at most %d messages",
-                             (int)n, (int)x->n_ranks, desc->comm->name,
-                             (int)desc->comm->max_waiting);
+        return MEMOI_REFUSE("memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
+                            "'%s' has at most %d messages",
+                            (int)n, (int)x->n_ranks, desc->comm->name,
+                            (int)desc->comm->max_waiting);
 
     x->target.device = desc->device;
     x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
@@ -69,11 +68,10 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
     for (int32_t r = 0; r < x->n_ranks; r++)
         for (int64_t e = 0; e < n; e++)
             if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
-                return MEMOB_INVALID(error,
-                                     "memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
-                                     "to %lld are valid",
-                                     (int)r, (long long)routing->counts[r * n + e], (int)e,
-                                     (long long)most);
+                return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
+                                    "to %lld are valid",
+                                    (int)r, (long long)routing->counts[r * n + e], (int)e,
+                                    (long long)most);
 
     /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
@@ -84,10 +82,10 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
             for (int64_t e = share.begin; e < share.begin + share.count; e++)
                 n_received += routing->counts[s * n + e];
         if (n_received > limit)
-            return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                  "memo_experts_desc.max_received: rank %d would receive %lld rows "
-                                  "(%lld); raise it, or send fewer rows",
-                                  (int)r, (long long)n_received, (long long)limit);
+            return MEMOI_FAIL(INFEASIBLE,
+                              "memo_experts_desc.max_received: rank %d would receive %lld rows "
+                              "(%lld); raise it, or send fewer rows",
+                              (int)r, (long long)n_received, (long long)limit);
         if (r == x->rank) routing->n_received = n_received;
     }
     return MEMO_STATUS_OK;
@@ -101,8 +99,8 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
     const int64_t* all = counts;
     memo_status status = MEMO_STATUS_OK;
     if (!counts || !routing->counts)
-        return MEMOB_INVALID(error, "memo_experts_route: counts or memo_routing.counts is NULL; "
-                                    "both are required");
+        return MEMOI_REFUSE(
+            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
     if (x->n_ranks > 1) {
         memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
         status =
@@ -195,10 +193,8 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!routing->counts || (!sorted && routing->n_sent) || (!placed && routing->n_received))
-        return MEMOB_INVALID(error,
-                             "%s: memo_routing.counts, rows or received is NULL; all are "
-                             "required",
-                             name);
+        return MEMOI_REFUSE("%s: memo_routing.counts, rows or received is NULL; all are required",
+                            name);
 
     /* Ranks must agree on a row, whatever the counts. */
     memoi_label_add_number(&agreed, 1, row_elements);

@@ -169,9 +169,7 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
     if (!status) status = memo_stream_synchronize(device, loss->desc.stream, error);
     *mean = numbers[1] > 0 ? numbers[0] / numbers[1] : 0;
     if (status || numbers[2] == 0) return status;
-    return MEMOB_INVALID(
-        error,
-        "memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
-        "valid, and below 0 for no loss",
-        numbers[2], (long long)loss->desc.vocabulary - 1);
+    return MEMOI_REFUSE("memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
+                        "valid, and below 0 for no loss",
+                        numbers[2], (long long)loss->desc.vocabulary - 1);
 }

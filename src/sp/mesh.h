@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/base.h"
+#include "sp/comm.h"
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
@@ -49,8 +49,8 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
         if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
-            return MEMOB_INVALID(error, "memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
-                                 (int)degrees->nodes, (int)*degree);
+            return MEMOI_REFUSE("memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
+                                (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
         product = product > size ? product : product * *degree;
     }
@@ -69,8 +69,8 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                 snprintf(hint + hint_length, sizeof hint - (size_t)hint_length, "%s%s %lld",
                          hint_length ? ", or " : "what fits: ", name, (long long)(size / others));
     }
-    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s", text,
-                         (int)size, hint_length ? hint : "no change of one degree fits");
+    return MEMOI_REFUSE("memo_mesh_desc: %s is not the world's size (%d); %s", text, (int)size,
+                        hint_length ? hint : "no change of one degree fits");
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,

@@ -85,12 +85,11 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                                                 memo_error* error) {
     const char* text = getenv(name);
     if (!text)
-        return MEMOB_INVALID(error,
-                             "%s: not set in the environment; start with torchrun, set RANK, "
-                             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                             name);
+        return MEMOI_REFUSE("%s: not set in the environment; start with torchrun, set RANK, "
+                            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                            name);
     if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s: not a number in the environment ('%.100s')", name, text);
+    return MEMOI_REFUSE("%s: not a number in the environment ('%.100s')", name, text);
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
@@ -101,8 +100,7 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     memo_status status;
     if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
     if (!host)
-        return MEMOB_INVALID(error,
-                             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
+        return MEMOI_REFUSE("MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (!status) status = memob_check_integer("environment", "MASTER_PORT", port, 1, 65534, error);
     if (status) return status;
@@ -124,8 +122,8 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
     if (size > 1 && memoi_nccl_name_meeting(is_named, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     result = ncclGetUniqueId(id);
     if (result == ncclSuccess) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                          ncclGetErrorString(result), ncclGetLastError(NULL));
+    return MEMOI_FAIL(COMM, "ncclGetUniqueId: %s; %.300s", ncclGetErrorString(result),
+                      ncclGetLastError(NULL));
 }
 
 /* --- errors --- */
@@ -287,8 +285,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_status(comm, error);
     if (!status && result != cudaSuccess)
-        status = memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamSynchronize: %s",
-                                cudaGetErrorString(result));
+        status = MEMOI_FAIL(DEVICE, "cudaStreamSynchronize: %s", cudaGetErrorString(result));
     if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
     return status;
 }
@@ -478,8 +475,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
         pthread_mutex_destroy(&world->mutex);
         MEMO_FREE(world);
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "comm_nccl: no thread for the watchdog");
+        return MEMOI_FAIL(OUT_OF_HOST_MEMORY, "comm_nccl: no thread for the watchdog");
     }
     *result = world;
     return MEMO_STATUS_OK;
@@ -545,9 +541,8 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
         (void)cudaFree(me->barrier_word);
         (void)cudaFreeHost(agreed);
         MEMO_FREE(me);
-        return memo_error_set(
-            error, MEMO_STATUS_DEVICE,
-            "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
+        return MEMOI_FAIL(
+            DEVICE, "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
             cudaGetErrorString(cudaGetLastError()));
     }
 
@@ -645,8 +640,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
         if (status) return status;
     }
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return MEMOB_INVALID(
-            error, "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+        return MEMOI_REFUSE(
+            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
             (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
@@ -683,8 +678,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         me->comm = made;
         pthread_mutex_unlock(&world->mutex);
         if (!made)
-            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
-                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+            status = MEMOI_FAIL(COMM, "ncclCommInitRankConfig: %s; %.300s",
+                                ncclGetErrorString(result), ncclGetLastError(NULL));
         status = memoi_nccl_join(me, "joining", result, comm, status, error);
     }
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
@@ -717,8 +712,8 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     /* NCCL's error would end the world. */
     if (size_bytes < 0 || (size_bytes && !address) ||
         ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
-        return MEMOB_INVALID(
-            error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
+        return MEMOI_REFUSE(
+            "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
             (long long)size_bytes, address);
 
     pthread_mutex_lock(&me->world->mutex);
@@ -731,16 +726,16 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "registering memory", result, error);
     if (status || !size_bytes || me->window) return status;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': NCCL registers no memory here; it needs memory of the driver's "
-                          "virtual memory calls and GPUs that reach each other's",
-                          comm->name);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "'%s': NCCL registers no memory here; it needs memory of the driver's "
+                      "virtual memory calls and GPUs that reach each other's",
+                      comm->name);
 #else
     (void)address;
     if (!size_bytes) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                          comm->name, NCCL_VERSION_CODE);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                      comm->name, NCCL_VERSION_CODE);
 #endif
 }
 

@@ -79,11 +79,7 @@ MEMOI void memoi_row_loop_add(const void* desc) {
             memoi_row_narrow(add->to, add->to_type, row * add->to_stride + at, x, count);
         }
 }
-MEMOI void memoi_row_loop_cast(const void* desc) {
-    memo_add_desc cast = *(const memo_add_desc*)desc;
-    cast.b = NULL;
-    memoi_row_loop_add(&cast);
-}
+MEMOI void memoi_row_loop_cast(const void* cast) { memoi_row_loop_add(cast); } /* b is NULL */
 
 MEMOI void memoi_row_loop_add_packed(const void* desc) {
     const memo_pack_desc* pack = (const memo_pack_desc*)desc;
@@ -170,16 +166,20 @@ MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
 }
 
 /* Lanes are joined in the order of the GPU's shuffles. */
+#define MEMOI_ROW_JOIN(lane_of, end, desc, i)                                                      \
+    do {                                                                                           \
+        double lanes[MEMO_LOSS_LANES];                                                             \
+        for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)                                     \
+            lanes[lane] = lane_of(desc, i, lane);                                                  \
+        for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)                               \
+            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];       \
+        end(desc, i, lanes[0]);                                                                    \
+    } while (0)
+
 MEMOI void memoi_row_loop_loss_sums(const void* desc) {
     const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    memo_loss_sum lanes[MEMO_LOSS_LANES];
-    if (!entropy->n_rows || !entropy->sums) return;
-    for (int32_t lane = 0; lane < MEMO_LOSS_LANES; lane++)
-        lanes[lane] = memo_loss_lane(entropy, 0, lane);
-    for (int32_t apart = MEMO_LOSS_LANES / 2; apart; apart /= 2)
-        for (int32_t lane = 0; lane < apart; lane++)
-            lanes[lane] = memo_loss_join(lanes[lane], lanes[lane + apart]);
-    memo_loss_end(entropy, 0, lanes[0]);
+    for (int64_t k = 0; k < 3 && entropy->n_rows && entropy->sums; k++)
+        MEMOI_ROW_JOIN(memo_loss_lane, memo_loss_end, entropy, k);
 }
 
 MEMOI void memoi_row_loop_sinks(const void* desc) {
@@ -194,14 +194,8 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
 }
 MEMOI void memoi_row_loop_sink_sums(const void* desc) {
     const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    for (int64_t head = 0; head < sinks->n_heads; head++) {
-        double lanes[MEMO_SINK_LANES];
-        for (int32_t lane = 0; lane < MEMO_SINK_LANES; lane++)
-            lanes[lane] = memo_sink_sum_lane(sinks, head, lane);
-        for (int32_t apart = MEMO_SINK_LANES / 2; apart; apart /= 2)
-            for (int32_t lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
-        memo_sink_sum_end(sinks, head, lanes[0]);
-    }
+    for (int64_t head = 0; head < sinks->n_heads; head++)
+        MEMOI_ROW_JOIN(memo_sink_sum_lane, memo_sink_sum_end, sinks, head);
 }
 
 /* Sums and maxima in the order of ranks: their bits do not depend on timing. */
@@ -246,27 +240,27 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
     memo_range range;
     if (arrays->status) return;
     if (!element_bytes)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
+        arrays->status =
+            MEMOI_REFUSE("%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
     else if (n < 0 || n_columns < 0 || stride < 0)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
-            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid", desc,
+            name, (long long)n, (long long)n_columns, (long long)stride);
     else if (stride < n_columns && n > 1)
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
-            desc, name, (long long)stride, (long long)n_columns);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more", desc,
+            name, (long long)stride, (long long)n_columns);
     /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
     else if ((n >> 28 || widest >> 28) && (n_columns > most / element_bytes - 64 ||
                                            (n && widest > most / element_bytes / n - 64)))
-        arrays->status = MEMOB_INVALID(
-            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
-            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+        arrays->status = MEMOI_REFUSE(
+            "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit", desc,
+            name, (long long)n, (long long)n_columns, (long long)stride);
     else if (is_used && !address)
-        arrays->status = MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
+        arrays->status = MEMOI_REFUSE("%s.%s: NULL; an array is required", desc, name);
     else if (is_used && (uintptr_t)address % (uintptr_t)element_bytes)
-        arrays->status = MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes",
-                                       desc, name, address, (long long)element_bytes);
+        arrays->status = MEMOI_REFUSE("%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                                      address, (long long)element_bytes);
     if (arrays->status) return;
 
     if (stride_of) *stride_of = stride;
@@ -321,7 +315,10 @@ MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) 
     if (arrays->kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
     if (arrays->kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
     MEMOI_ROW_MATRIX(READS, a);
-    if (has_b) MEMOI_ROW_MATRIX(READS, b);
+    if (has_b)
+        MEMOI_ROW_MATRIX(READS, b);
+    else
+        x->b = NULL;
     if (arrays->status || arrays->kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
         x->a_stride != x->n_columns || (has_b && x->b_stride != x->n_columns))
         return;
@@ -434,11 +431,11 @@ static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_
 MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                  memoi_row_arrays* arrays, memo_error* error) {
     if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
-        return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
-                             (int)kind, (int)MEMO_ROW_ADD_PACKED);
+        return MEMOI_REFUSE("row kernel: not a memo_row_kind (%d); 0 to %d are valid", (int)kind,
+                            (int)MEMO_ROW_ADD_PACKED);
     if (!desc)
-        return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
-                             memoi_row_kernels[kind].name);
+        return MEMOI_REFUSE("row kernel '%s': desc is NULL; pass the desc of its kind",
+                            memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
     arrays->kind = kind;
     arrays->desc = memoi_row_kernels[kind].desc;
@@ -469,10 +466,9 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
         const memo_sinks_desc* sinks = &run->desc.sinks;
         for (int64_t head = 0; head < sinks->n_heads; head++)
             if (!(sinks->sinks[head] < INFINITY))
-                return MEMOB_INVALID(error,
-                                     "memo_sinks_desc.sinks[%lld]: not a number, or too large "
-                                     "(%g); finite numbers and -inf (no sink) are valid",
-                                     (long long)head, (double)sinks->sinks[head]);
+                return MEMOI_REFUSE("memo_sinks_desc.sinks[%lld]: not a number, or too large (%g); "
+                                    "finite numbers and -inf (no sink) are valid",
+                                    (long long)head, (double)sinks->sinks[head]);
     }
     memoi_row_kernels[run->kind].loop(&run->desc);
     return MEMO_STATUS_OK;
@@ -488,10 +484,10 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
 
 MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error* error) {
     if (MEMO_DEVICE_HAS(device, row_kernel)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "device '%s': it has no row kernels; use a device that has them, and "
-                          "include memo_sp.h before memo_cuda.cuh",
-                          device->name);
+    return MEMOI_FAIL(UNSUPPORTED,
+                      "device '%s': it has no row kernels; use a device that has them, and include "
+                      "memo_sp.h before memo_cuda.cuh",
+                      device->name);
 }
 
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,

@@ -168,41 +168,26 @@ MEMO_INLINE float memo_entropy_gradient(const memo_cross_entropy_desc* entropy,
            (is_label ? r->of_label : r->factor * memo_loss_exp(memo_softcap(entropy, x) - r->max));
 }
 
-/* What loss_sums adds up: losses, labels, labels that are not valid. */
-typedef struct memo_loss_sum {
-    double numbers[3];
-} memo_loss_sum;
-
-/* One lane's share of all rows; its loss_sums are one row, number 0. */
-MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                         int32_t lane) {
-    memo_loss_sum sum = {{0, 0, 0}};
-    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
-        int is_valid = entropy->labels[row] < entropy->vocabulary;
+/* One lane's share of number k of loss_sums: the losses, the labels, those that are not valid. */
+MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t k, int32_t lane) {
+    double sum = 0;
+    for (int64_t row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        const int is_valid = entropy->labels[row] < entropy->vocabulary;
         if (entropy->labels[row] < 0) continue;
-        sum.numbers[0] += (double)entropy->losses[row];
-        sum.numbers[1] += is_valid;
-        sum.numbers[2] += !is_valid;
+        sum += k == 0 ? (double)entropy->losses[row] : is_valid == (k == 1);
     }
     return sum;
 }
-MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
-    for (int k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
-    return a;
-}
-MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                               memo_loss_sum sum) {
-    for (int k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
+MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t k, double sum) {
+    entropy->sums[k] += sum;
 }
 
 /* --- attention sinks --- */
 
-#define MEMO_SINK_LANES 32
-
 MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
-    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_LOSS_LANES) {
         const int64_t place = row * sinks->n_heads + head;
         const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
         if (dot == dot || sinks->lse[place] != sink)

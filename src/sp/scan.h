@@ -141,11 +141,10 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
     for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
             row_begins[r + 1] > MEMOB_BYTES_MAX / 2)
-            return MEMOB_INVALID(error,
-                                 "%s.row_begins[%d]: %lld and then %lld; begins that do not "
-                                 "descend, from 0 on, are valid",
-                                 name, (int)r, (long long)row_begins[r],
-                                 (long long)row_begins[r + 1]);
+            return MEMOI_REFUSE("%s.row_begins[%d]: %lld and then %lld; begins that do not "
+                                "descend, from 0 on, are valid",
+                                name, (int)r, (long long)row_begins[r],
+                                (long long)row_begins[r + 1]);
     if (document_begins && memoi_sharding_check_documents("memo_scan_set_rows.document_begins",
                                                           document_begins, n_documents, -1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -198,8 +197,7 @@ MEMOI memo_status memoi_scan_begin(memoi_scan_walk* walk, memo_scan* scan, int p
     walk->agreed = scan->agreed;
     memoi_label_add_number(&walk->agreed, 0, pass);
     if (scan->has_rows) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "memo_scan: no rows are set; call memo_scan_set_rows first");
+    return MEMOI_FAIL(INVALID_STATE, "memo_scan: no rows are set; call memo_scan_set_rows first");
 }
 
 MEMOI void memoi_scan_call_function(memoi_scan_walk* walk, memo_scan_function function,
@@ -371,10 +369,9 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     int32_t r;
     if (status) return status;
     if (!desc->halo_rows)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_scan_desc.halo_rows: 0; set it for a halo");
+        return MEMOI_FAIL(INVALID_STATE, "memo_scan_desc.halo_rows: 0; set it for a halo");
     if (first < begins[scan->rank + 1] && (!rows || !halo))
-        return MEMOB_INVALID(error, "memo_scan: rows or halo is NULL; both are required");
+        return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
 

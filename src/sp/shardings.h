@@ -23,11 +23,9 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
                    (n_tokens < 0 || begins[n_documents] == n_tokens);
     for (int64_t i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
     if (is_valid) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to the "
-        "sharding's n_tokens (%lld) are valid",
-        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
+    return MEMOI_REFUSE("%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to "
+                        "the sharding's n_tokens (%lld) are valid",
+                        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
 /* The parent of i is i - 1 or one of its ancestors.  NULL is valid. */
@@ -37,14 +35,13 @@ MEMOI memo_status memoi_sharding_check_parents(const char* name, const int64_t* 
         int64_t at = i - 1, depth = 0;
         while (at > parents[i] && at >= 0) at = parents[at];
         if (at != parents[i])
-            return MEMOB_INVALID(error,
-                                 "%s[%lld]: %lld; -1, the document before, or one of that one's "
-                                 "ancestors is valid (preorder)",
-                                 name, (long long)i, (long long)parents[i]);
+            return MEMOI_REFUSE("%s[%lld]: %lld; -1, the document before, or one of that one's "
+                                "ancestors is valid (preorder)",
+                                name, (long long)i, (long long)parents[i]);
         for (; at >= 0; depth++) at = parents[at];
         if (depth > MEMO_TREE_DEPTH_MAX)
-            return MEMOB_INVALID(error, "%s[%lld]: %lld ancestors; at most %d are valid", name,
-                                 (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
+            return MEMOI_REFUSE("%s[%lld]: %lld ancestors; at most %d are valid", name,
+                                (long long)i, (long long)depth, MEMO_TREE_DEPTH_MAX);
     }
     return MEMO_STATUS_OK;
 }
@@ -75,10 +72,9 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOB_INVALID(error,
-                             "memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                             "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                             memo_sharding_name(desc->kind));
+        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
+                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
+                            memo_sharding_name(desc->kind));
     if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
                                        desc->n_documents, desc->n_tokens, error))
@@ -90,8 +86,8 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
     if (desc->document_parents && !desc->document_begins)
-        return MEMOB_INVALID(error, "memo_sharding_desc.document_parents: not NULL, but "
-                                    "document_begins is; pass both");
+        return MEMOI_REFUSE(
+            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
     if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
                                      sharding->n_documents, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -102,15 +98,13 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
     if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
         (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
-        return MEMOB_INVALID(error,
-                             "memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
-                             "of %lld work, in the shardings zigzag and plain",
-                             (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
-                             (long long)unit);
+        return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
+                            "of %lld work, in the shardings zigzag and plain",
+                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)unit);
     sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
-        return MEMOB_INVALID(
-            error,
+        return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
     sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
@@ -274,36 +268,23 @@ MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t 
     memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
 }
 
-/* The table: by ranks, and in a rank by positions.  next: (ring). */
-MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
+/* For qsort: by ranks, and in a rank by positions. */
+MEMOI int memoi_spread_compare(const void* left, const void* right) {
+    const memoi_spread_piece *a = (const memoi_spread_piece*)left,
+                             *b = (const memoi_spread_piece*)right;
+    return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
+}
+MEMOI void memoi_spread_write(memoi_spread* s) {
     memo_sharding* sharding = s->sharding;
-    memo_sharding_piece* pieces = sharding->pieces;
-    const int64_t n = s->n_pieces;
-    int64_t i, at;
-
-    for (i = 0; i < sharding->ring; i++) next[i] = 0;
-    for (i = 0; i < n; i++) {
-        order[i].key = s->pieces[i].begin;
-        order[i].index = i;
-        next[s->pieces[i].rank]++;
+    int64_t i, row = 0;
+    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
+    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
+        sharding->pieces[i].row = row;
+        sharding->pieces[i].position = s->pieces[i].begin;
     }
-    memob_keyed_sort(order, n);
-    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
-    for (i = 0; i < n; i++) {
-        const memoi_spread_piece* from = &s->pieces[order[i].index];
-        memo_sharding_piece* to = &pieces[next[from->rank]++];
-        to->position = from->begin;
-        to->row = from->count; /* until all are in their places */
-    }
-
-    for (i = at = 0; i < n; i++) {
-        const int64_t count = pieces[i].row;
-        pieces[i].row = at;
-        at += count;
-    }
-    pieces[n].row = pieces[n].position = sharding->padded_tokens;
-    sharding->n_pieces = n;
-    MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
+    sharding->n_pieces = s->n_pieces;
+    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
 }
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
@@ -344,10 +325,9 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_add(&s, at, count, r);
         at += count;
     }
-    order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s, order, s.n_free);
+        memoi_spread_write(&s);
     else
         memo_sharding_free(sharding);
     memob_arrays_free(&s.arrays);
@@ -442,42 +422,36 @@ int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_r
     return memoi_sharding_run_at(sharding, sequence_rank, row).start;
 }
 
-/* Moves [*begin, *end) to the borders of the document of a position, unless it is in there. */
-MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
-                                   int64_t n_documents, int64_t position, int64_t* begin,
-                                   int64_t* end) {
-    if (position >= *begin && position < *end) return;
-    *begin = 0;
-    *end = sharding->n_tokens;
-    if (!document_begins) {
-        document_begins = sharding->document_begins;
-        n_documents = sharding->n_documents;
+/* Makes document the one of a position, with its ancestors if it is of the sharding, unless the
+ * position is in there. */
+MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* begins, int64_t n,
+                                   int64_t position, memoi_spread_part* document) {
+    const int is_own = !begins;
+    int64_t i;
+    if (position >= document->begin && position < document->end) return;
+    document->begin = document->n_before = 0;
+    document->end = sharding->n_tokens;
+    if (is_own) {
+        begins = sharding->document_begins;
+        n = sharding->n_documents;
     }
-    if (!document_begins || position >= sharding->n_tokens) return;
-    document_begins = memoi_sharding_document_of(document_begins, n_documents, position);
-    *begin = document_begins[0];
-    *end = document_begins[1];
+    if (!begins || position >= sharding->n_tokens) return;
+    i = memoi_sharding_search(begins, 1, n, position);
+    document->begin = begins[i];
+    document->end = begins[i + 1];
+    if (is_own) document->n_before = memoi_sharding_prefix(sharding, i);
 }
 
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    const int has_parents = !document_begins && sharding->document_parents;
-    int64_t row = 0, begin = 0, end = 0, n_before = 0;
+    memoi_spread_part document = {0, 0, 0};
+    int64_t row = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-        for (int64_t i = 0; i < run.count; i++) {
-            const int64_t position = run.start + i;
-            const int is_new = has_parents && (position < begin || position >= end);
-            memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
-            if (is_new)
-                n_before =
-                    position < sharding->n_tokens
-                        ? memoi_sharding_prefix(
-                              sharding, memoi_sharding_search(sharding->document_begins, 1,
-                                                              sharding->n_documents, position))
-                        : 0;
-            *positions++ = position - begin + n_before;
+        for (int64_t at = run.start; at < run.start + run.count; at++) {
+            memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
+            *positions++ = at - document.begin + document.n_before;
         }
 }
 
@@ -492,16 +466,15 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     memo_run run;
     int64_t n_labels = 0;
     for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
-        int64_t row = 0, begin = 0, end = 0;
+        memoi_spread_part document = {0, 0, 0};
+        int64_t row = 0;
         while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-            for (int64_t i = 0; i < run.count; i++) {
-                int64_t position = run.start + i;
-                memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
-                                        &end);
+            for (int64_t at = run.start; at < run.start + run.count; at++) {
+                memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
                 /* Padding has no label, nor has a token whose label is in another document. */
-                *labels = position < sharding->n_tokens && ahead >= begin - position &&
-                                  ahead < end - position
-                              ? tokens[position + ahead]
+                *labels = at < sharding->n_tokens && ahead >= document.begin - at &&
+                                  ahead < document.end - at
+                              ? tokens[at + ahead]
                               : ignored;
                 n_labels += *labels++ != ignored;
             }

@@ -84,15 +84,9 @@ MEMOI int memoi_target_is_heard(const memoi_target* target) {
 MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t sent_bytes) {
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    if (!memoi_target_is_heard(target)) return;
-    op.name = name;
-    op.reads = reads;
-    op.n_reads = n_reads;
-    op.writes = writes;
-    op.n_writes = n_writes;
-    op.link_bytes = sent_bytes;
-    target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
+    const memo_op_desc op = {name, 0, NULL, 0, 0, 0, sent_bytes, reads, n_reads, writes, n_writes};
+    if (memoi_target_is_heard(target))
+        target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {

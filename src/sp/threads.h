@@ -412,18 +412,12 @@ MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from
 /* to = elements [begin, begin + count) of the sources of all ranks, reduced. */
 MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
                                 int64_t begin, int64_t count) {
-    memo_reduce_desc desc;
+    memo_reduce_desc desc = {to, {NULL}, me->table.size, call->type, call->reduction, count};
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
         return;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.to = to;
-    desc.n_from = me->table.size;
-    desc.type = call->type;
-    desc.reduction = call->reduction;
-    desc.count = count;
     for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
@@ -489,10 +483,6 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_le
     return has_moved;
 }
 
-MEMOI int memoi_threads_is_taken(const memoi_way* way) {
-    return __atomic_load_n(&way->current, __ATOMIC_RELAXED) != NULL;
-}
-
 /* Runs whatever is ready, in any order.  So no message waits for one that was enqueued after it. */
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
@@ -505,7 +495,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         memoi_message* message = memoi_threads_message(me, position);
         memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        MEMO_ASSERT(!memoi_threads_is_taken(way)); /* 2 */
+        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
         __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }
@@ -872,25 +862,21 @@ MEMOI memo_status memoi_threads_check_desc(memo_comm_threads_desc* desc, memo_er
     static const char name[] = "memo_comm_threads_desc";
     if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
-        return MEMOB_INVALID(error,
-                             "memo_comm_threads_desc.devices: NULL; pass a device for each rank");
+        return MEMOI_REFUSE("memo_comm_threads_desc.devices: NULL; pass a device for each rank");
 
     /* The devices decide how operations run. */
     for (int32_t r = 0; r < desc->n_ranks; r++) {
         const memo_device* device = desc->devices[r];
         if (!device || !device->event_wait || !device->copy)
-            return MEMOB_INVALID(error,
-                                 "memo_comm_threads_desc.devices, rank %d: no device (%p); pass "
-                                 "one that is created",
-                                 (int)r, (const void*)device);
+            return MEMOI_REFUSE(
+                "memo_comm_threads_desc.devices, rank %d: no device (%p); pass one that is created",
+                (int)r, (const void*)device);
         desc->are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
     }
     if (desc->are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0))
-        return MEMOB_INVALID(
-            error,
-            "memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
-            "%d peers without a link are valid",
-            (int)desc->n_ranks, MEMO_REDUCE_MAX);
+        return MEMOI_REFUSE("memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
+                            "%d peers without a link are valid",
+                            (int)desc->n_ranks, MEMO_REDUCE_MAX);
     if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
         memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;

@@ -649,7 +649,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
         fuzz_fill(in, &desc, sizeof desc);
     else
         fuzz_change(in, &desc, sizeof desc);
-    FUZZ_POINTERS(desc, 344, NULL);
+    FUZZ_POINTERS(desc, 352, NULL);
     FUZZ_FILL(in, layout, 36, NULL);
     if (fuzz_pick(in, 2)) {
         layout.data = layout.pipeline = layout.tensor = layout.ring = 1;

@@ -27,8 +27,7 @@ typedef struct model {
     int32_t failing_layer; /* fails in its forward; -1: none */
     int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
     int64_t n_setups, n_dry, n_calls;
-    int64_t n_seen; /* tokens of a generation */
-    int32_t gives;  /* bit 0: device memory, bit 1: host memory; the whole budget */
+    int32_t gives; /* bit 0: device memory, bit 1: host memory; the whole budget */
 } model;
 
 /* --- the computation of a layer --- */

@@ -83,12 +83,6 @@ static memo_status model_run(model* m, int64_t n_rows) {
     return status;
 }
 
-/* The same, and no session remains. */
-static void model_run_once(model* m, int64_t n_rows) {
-    CHECK_OK(model_run(m, n_rows));
-    memo_session_destroy(m->session);
-}
-
 /* Those of plain arrays. */
 static void expect_bits(model* m, int64_t n_rows, int is_forward_only) {
     static t_plain plain;
@@ -213,33 +207,6 @@ TEST(forwards_alone_and_plans_from_files) {
     CHECK_ERROR(memo_step_plan_read(&m.t.desc, path, &again, &error), INVALID_ARGUMENT,
                 "it has 6 as slice_rows, the session has 4");
     CHECK_FAILS(memo_session_open(&m.t.desc, plan, &m.session, &error), INVALID_ARGUMENT);
-}
-
-static void scratch_of_a_layer(void* user, memo_session* s, int32_t layer) {
-    const int is_checked = ((model*)user)->t.desc.is_checked; /* elsewhere NULL, or an error */
-    double* scratch = NULL;
-    if (!is_checked || layer == 2) scratch = (double*)memo_session_get_buffer(s, T_N_BUFFERS);
-    CHECK_CASE((scratch != NULL) == (layer == 2), "layer %d", (int)layer);
-    for (int i = 0; scratch && i < 6 * 9; i++) scratch[i] = i; /* rows of a slice */
-    forward(user, s, layer);
-}
-
-/* A buffer of each slice of one layer. */
-TEST(buffers_are_of_slices_of_a_layer) {
-    static model m;
-    memo_session_buffer of_layer[T_N_BUFFERS + 1];
-    model_init(&m, 30, 6, MEMO_POLICY_KEEP);
-    memcpy(of_layer, m.t.buffers, sizeof m.t.buffers);
-    of_layer[T_N_BUFFERS] = (memo_session_buffer){.name = "scratch",
-                                                  .row_bytes = 9 * (int64_t)sizeof(double),
-                                                  .first = MEMO_PASS_FORWARD,
-                                                  .first_layer = MEMO_EACH_SLICE_OF(2)};
-    m.t.desc.forward = scratch_of_a_layer;
-    m.t.desc.buffers = of_layer, m.t.desc.n_buffers = T_N_BUFFERS + 1;
-    for (m.t.desc.is_checked = 0; m.t.desc.is_checked < 2; m.t.desc.is_checked++)
-        model_run_once(&m, 29);
-    of_layer[T_N_BUFFERS].first_layer = MEMO_EACH_SLICE_OF(LAYERS);
-    CHECK_ERROR(model_run(&m, 29), INVALID_ARGUMENT, "buffers[3]: `scratch` has an unknown pass");
 }
 
 TEST(mistakes_are_errors) {

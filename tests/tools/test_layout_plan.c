@@ -1021,11 +1021,9 @@ static int n_lines(const char* text);
 /* ---- published runs, and what the model has for them ----------------------------------------- */
 
 /* Every published run fits, and its MFU and step are within 15 %. */
-/* 8B over eight tensor ranks is predicted 16 % too fast. */
 TEST(published_runs_are_within_15_percent) {
     for (int i = 0; i < N_RUNS; i++) {
         const published_run* run = &published_runs[i];
-        const int is_narrow = run->layout.tensor == 8 && run->model.hidden == 4096;
         memo_parallel_prediction p, without;
         CHECK_OK(run_predict(run, RUN_ALL, &p, &error));
         IN_CASE("%s: %.1f GiB, %.1f %%, %.1f s", run->name, p.memory.device_bytes / GIB,
@@ -1034,20 +1032,21 @@ TEST(published_runs_are_within_15_percent) {
         if (run->mfu_percent > 0) CHECK_IS(fabs(100 * p.mfu / run->mfu_percent - 1), <=, 0.15);
         if (run->step_s > 0) CHECK_IS(fabs(p.time.step_s / run->step_s - 1), <=, 0.15);
         if (run->tokens_per_s > 0)
-            CHECK_IS(fabs(100 * p.mfu / run_published_mfu(run) - 1), <=, is_narrow ? 0.16 : 0.15);
+            CHECK_IS(fabs(100 * p.mfu / run_published_mfu(run) - 1), <=, 0.15);
         for (int k = 1; k < RUN_N_MECHANISMS; k++) {
             CHECK_OK(run_predict(run, (run_mechanism)k, &without, &error));
             CHECK(without.time.step_s > 0);
         }
     }
-    CHECK(tool("--published") == 0 && n_lines(tool_out) == N_RUNS + 3 + N_MPT_RUNS + 3 &&
+    CHECK(tool("--published") == 0 && n_lines(tool_out) == N_RUNS + 3 + N_MPT_RUNS + 4 &&
           !tool_err[0]);
 }
 
 /* The table of MPT, 1B to 70B and 1K to 64K tokens.  The run of 30B at 8K is predicted 20 % too
- * fast: it takes 74 of 80 GiB, where PyTorch's allocator begins to free and map memory again.  The
- * table's A100s of 80 GiB lose as much from 4K to 8K (51 to 39 % of their peak), and 13B loses
- * nothing, so it is no rate of a GPU. */
+ * fast, as its own rows at 1K, 2K and 4K say (mpt_of_neighbours): what slows it is in none of them.
+ * It takes 74 of 80 GiB, more than all others, where PyTorch's allocator begins to free and map
+ * memory again.  The table's A100s of 80 GiB lose as much from 4K to 8K (51 to 39 % of their peak),
+ * and 13B loses nothing, so it is no rate of a GPU. */
 TEST(runs_of_mpt_are_within_15_percent) {
     double sum = 0;
     for (int i = 0; i < N_MPT_RUNS; i++) {
@@ -1058,10 +1057,33 @@ TEST(runs_of_mpt_are_within_15_percent) {
                 (int)run->sequence, (int)run->n_gpus, tokens_per_s, memory_gib);
         const double off = fabs(tokens_per_s / run->tokens_per_s - 1);
         CHECK(memory_gib < 80);
-        CHECK_IS(off, <=, (run->hidden == 7168 && run->sequence == 8192 ? 0.21 : 0.15));
         sum += off;
+        if (run->hidden == 7168 && run->sequence == 8192) {
+            CHECK_IS(mpt_of_neighbours(), >, 1.15 * run->tokens_per_s);
+            CHECK_IS(fabs(tokens_per_s / mpt_of_neighbours() - 1), <=, 0.02);
+        } else {
+            CHECK_IS(off, <=, 0.15);
+        }
     }
     CHECK_IS(sum / N_MPT_RUNS, <=, 0.05);
+}
+
+/* A copy reads and writes the whole tensor beside each of four collectives a pass. */
+TEST(collectives_along_the_sequence_copy) {
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 8192, 8);
+    memo_parallel_layout l = make_layout(1, 1, 8, 1, 1, 0);
+    l.activations = MEMO_PARALLEL_KEEP;
+    d.cluster.device_memory_bytes_per_s = 1.5e12;
+    const memo_parallel_prediction without = predict(&d, &l);
+    const double tensor_bytes = 2.0 * 8192 * d.model.hidden;
+    d.cluster.tensor_copies = 1.5;
+    const memo_parallel_prediction with = predict(&d, &l);
+    const double n_collectives = 2 * 4.0 * d.model.n_layers * 8;
+    const double expected = n_collectives * 1.5 * 2 * tensor_bytes / 1.5e12;
+    CHECK_IS(fabs((with.time.tensor_s - without.time.tensor_s) / expected - 1), <, 1e-9);
+    CHECK(with.sent_bytes[MEMO_PARALLEL_TENSOR] == without.sent_bytes[MEMO_PARALLEL_TENSOR]);
+    l = make_layout(8, 1, 1, 1, 1, 1);
+    CHECK(predict(&d, &l).time.tensor_s == 0);
 }
 
 /* Between keeping and recomputing all: memory, time, and what is sent. */
@@ -1541,9 +1563,10 @@ TEST(any_case_stays_finite) {
                                    &d.element_bytes,
                                    &d.optimizer_bytes,
                                    &d.cluster.merge_bytes,
+                                   &d.cluster.tensor_copies,
                                    &d.kv_gradient_bytes};
         if (!random_legal(&d, &l)) continue;
-        for (int k = 0; k < 14; k++)
+        for (int k = 0; k < 15; k++)
             if (memo_test_int(0, 5) == 0)
                 *extreme[k] = pow(10, (double)(memo_test_int(0, 1) ? memo_test_int(-330, 30)
                                                                    : memo_test_int(-9, 0)));
@@ -1552,8 +1575,8 @@ TEST(any_case_stays_finite) {
             d.global_batch <<= 33;
         }
         if (memo_parallel_predict(&d, &l, &p, &error)) {
-            /* 10^-330 is 0, and a host link of 0 cannot swap. */
-            int is_without_host = l.activations == MEMO_PARALLEL_SWAP &&
+            /* 10^-330 is 0, and a host link of 0 cannot swap or offload. */
+            int is_without_host = l.activations >= MEMO_PARALLEL_SWAP &&
                                   !(d.cluster.host_bytes_per_s > 0) &&
                                   error.status == MEMO_STATUS_INFEASIBLE;
             CHECK_CASE(error.status == MEMO_STATUS_INVALID_ARGUMENT || is_without_host, "%s",

@@ -151,7 +151,7 @@ predicts() { # ATTENTION BUDGET; BUDGET: 6 layers need more to keep everything
 predicts_by() { # ATTENTION BUDGET MEASURED FLAGS...
     attention=$1 device_memory=$2 measured=$3
     shift 3
-    "$trainer" --layers 6 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --steps 3 --device-memory "$device_memory" "$@" \
+    "$trainer" --layers 6 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --steps 6 --device-memory "$device_memory" "$@" \
         >"$folder/one.out" 2>&1
     grep "^compute\|^predicted\|^train_gpt" "$folder/one.out"
     grep -q "^compute .*$attention" "$folder/one.out" &&

@@ -773,7 +773,7 @@ a_session_for_each_policy() { # test
 static void* timing; /* the session that times its steps; its runs are not of a policy */
 int __real_memo_session_run(void* session, const void* names, void* e);
 int __wrap_memo_session_run(void* session, const void* names, void* e) {
-    if (session != timing) fprintf(stderr, "runs %p\n", session);
+    fprintf(stderr, session != timing ? "runs %p\n" : "timed %p\n", session);
     return __real_memo_session_run(session, names, e);
 }
 int __real_memo_session_create(const void* d, void** session, void* e);
@@ -801,7 +801,9 @@ END
         "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_create,--wrap=memo_session_open,--wrap=memo_session_run \
         -o counted $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
     expect_calls '1 0 1' $tiny --policy keep
-    expect_calls '2 1 1' $tiny --device-memory 600KiB --output counted.dir
+    # The session that times its steps trains on: four steps, and the recorded one.
+    expect_calls '1 1 0' $tiny --device-memory 600KiB --output counted.dir
+    [ "$(grep -c '^timed \|^runs ' err) $(grep -c '^timed ' err)" = '5 5' ] || fail "steps were run beside the training: $(cat err)"
     expect_calls '5 1 5' $tiny --device-memory 600KiB --compare 1 --output counted.dir --seconds 1000
 
     # The sessions take turns of two steps, here numbered by their first, in another order in each round.  The last trains.
@@ -845,6 +847,31 @@ prediction_beside_measurement() { # test
         fail "not the times of copies: $(grep '^pl\|^pr' out)"
     works $tiny --policy swap
     ! grep -q '^predicted' out || fail 'a prediction without a profile'
+}
+
+# The steps that a run times are its first: losses, parameters and moments are those of a run by the stored times.
+timed_steps_train() { # test
+    for options in '--device-memory 600KiB' '--device-memory 300KiB --accumulate 2' '--policy alpha --seq 200 --device-memory 900KiB' \
+        '--device-memory 390KiB --tensor 2' '--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross' \
+        '--device-memory 430KiB --ring 2 --slice-rows 0'; do
+        works $tiny --steps 10 $options --output timed --loss-log timed.log --save timed.save
+        expect_out '^timed     the first steps, under policy ' '^predicted .* measured '
+        awk '/^  step / { if (plans) after++; else before++ }
+            /^profile / { plans = 1 }
+            END { exit !(before > 2 && after > 2) }' out || fail "$options: no plan between steps: $(cat out)"
+        works $tiny --steps 10 $options --profile timed/step.profile --loss-log stored.log --save stored.save
+        ! grep -q '^timed ' out || fail "$options: stored times are taken again"
+        expect_same stored.log timed.log
+        expect_same stored.save timed.save
+    done
+    # A run that ends before its plan, and one that resumes without times.
+    works $tiny --steps 10 --device-memory 600KiB --stop 2 --save cut.save --loss-log cut.log
+    [ ! -e cut.save.profile ] || fail 'two steps have a profile'
+    works $tiny --steps 10 --device-memory 600KiB --resume cut.save --save cut.save --loss-log cut.log
+    expect_out '^timed ' '^profile '
+    works $tiny --steps 10 --policy keep --loss-log kept.log --save kept.save
+    expect_same kept.log cut.log
+    expect_same kept.save cut.save
 }
 
 # OpenBLAS's fallback for processors that it does not know is not used on those with AVX2, unless the user asks for it.

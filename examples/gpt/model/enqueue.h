@@ -114,6 +114,7 @@ struct gpt_model {
     int32_t streams; /* states leave the device: gradients are complete before their layer ends */
     int32_t updates_on_host;
     int32_t defers;     /* the update of a layer is in its next forward */
+    int32_t is_timing;  /* the session times steps, and will plan again */
     int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
     int32_t has_last;   /* it is enqueued */
     int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */

@@ -199,6 +199,8 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
  * ranks; states that leave the device; more micro-batches).  The session must neither be timed, nor
  * time its first steps, nor the device record. */
 memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error);
+/* Returns whether the session still times steps: a step that has begun may have ended that. */
+int gpt_is_timing(const gpt_model* model);
 /* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 double gpt_votes(const gpt_model* model);
 /* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of

@@ -346,6 +346,7 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
     const char* why = !model->kernels.graph_begin ? "these kernels have no graphs"
                       : model->attention && model->config.documents
                           ? "documents over ring or Ulysses ranks change what ranks send"
+                      : model->is_timing                        ? "the session times its steps"
                       : model->streams                          ? "states leave the device"
                       : model->defers                           ? "updates are deferred"
                       : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
@@ -383,6 +384,7 @@ memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
     return gpt_end_update(model, 0, loss, NULL, error);
 }
 
+int gpt_is_timing(const gpt_model* model) { return model->is_timing; }
 double gpt_votes(const gpt_model* model) { return model->host_totals[GPT_TOTAL_VOTES]; }
 
 memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error* error) {
@@ -590,6 +592,7 @@ static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
 static void gpt_planned(void* user, memo_session* session, const memo_step_plan* plan) {
     gpt_model* model = (gpt_model*)user;
     model->session = session;
+    model->is_timing = 0;
     gpt_follow_plan(model, plan);
 }
 
@@ -736,6 +739,7 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
                             : memo_session_create(&s, &session, error);
         model->session = session; /* NULL after a failure, even if setup has set it */
+        model->is_timing = !desc->plan && s.timed_steps > 0;
     }
     if (!status) status = gpt_restart(model, error);
     *result = status ? NULL : model;

@@ -314,6 +314,16 @@ void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_give(model, work);
 }
 
+/* The sum over ranks of recomputed rows, outside memo_blocks.  The norms' communicator is free once
+ * the stream of sums has been joined, which waits for this one before its next use. */
+static void gpt_sum_middle(gpt_model* model, gpt_rows rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    if (!gpt_count(rows) || !t->norms) return;
+    gpt_join_sums(model);
+    gpt_all_reduce(model, t->norms, "sum over ranks", gpt_at(t->partial, rows.begin),
+                   gpt_count(rows) * model->config.hidden, model->config.type);
+}
+
 void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
     gpt_place_blocks(model, layer); /* another slice was open before */
@@ -322,6 +332,7 @@ void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT
         gpt_rows need[GPT_N_TENSORS];
         for (int32_t i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
         gpt_compute_attention(model, layer, need, rows, t->partial);
+        gpt_sum_middle(model, need[GPT_MIDDLE]);
         gpt_compute_middle(model, layer, t->partial, need);
     }
 }

@@ -25,7 +25,7 @@ static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* 
 
 step_times predicted_times(const memo_step_plan* plan) {
     step_times times = {0};
-    if (!plan->times) return times;
+    if (!plan || !plan->times) return times;
     times.step_s = plan->times->step_s;
     times.stall_s = plan->times->stall_s;
     times.recompute_s = plan->times->recompute_s;

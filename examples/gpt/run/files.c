@@ -353,7 +353,7 @@ memo_status open_outputs(job* j, memo_error* error) {
 /* ---- pictures ------------------------------------------------------------------------------- */
 
 memo_status write_outputs(const job* j, memo_error* error) {
-    const memo_step_plan* plan = j->plans[j->options.policy];
+    const memo_step_plan* plan = j->plan;
     const gpt_config config = train_config(&j->options);
     loss_chart chart = {0};
     const char* policy = policy_names[j->options.policy];

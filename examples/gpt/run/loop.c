@@ -7,6 +7,7 @@
 #include "gpt/run/files.h"
 #include "gpt/run/launch.h"
 #include "gpt/run/plan.h"
+#include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/picture.h"
 #include "gpt/show/report.h"
@@ -70,7 +71,7 @@ static void last_times_add(last_times* last, const step_times* times) {
 /* The predicted times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const step_times predicted = predicted_times(j->plans[j->options.policy]);
+    const step_times predicted = predicted_times(j->plan);
     const int is_again = j->compared && predicts_again(j);
     if (!(predicted.step_s > 0)) return;
     printf("predicted %.1f ms a step",
@@ -120,14 +121,31 @@ static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
     return train_place.size < 2 ? MEMO_STATUS_OK : train_agree(r->rank, &r->aside, 1, error);
 }
 
+/* The timed steps are over: prints the plan that follows from them, between two lines of progress.
+ * A graph can hold the steps from now on. */
+static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
+    const memo_policy policy = (memo_policy)r->options.policy;
+    memo_status status = r->is_graph ? gpt_use_graph(r->model, 1, error) : MEMO_STATUS_OK;
+    if (status || !r->reports) return status;
+    if (!memo_session_get_profile(gpt_session(r->model), 0, &j->profile, NULL)) j->has_profile = 1;
+    run_take_plan(r, j);
+    progress_end(shown);
+    if (j->has_profile) print_profile(&j->profile);
+    print_choice(&r->options, policy, j->plan, j->has_profile);
+    print_plan(&r->options, policy, j->plan);
+    return status;
+}
+
 memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
-    const int64_t n_first = r->is_graph ? 2 : 1, n_steps = last_step(o);
+    const int64_t n_steps = last_step(o);
+    int is_timing = (r->flags & RUN_TIMES) != 0;
+    int64_t n_first = r->is_graph && !is_timing ? 2 : 1;
     last_times last;
     int64_t sent[2];
     memo_status status = MEMO_STATUS_OK;
-    int64_t step = 0, first = 0, n_saved = -1;
-    double loss, first_s = 0, step_s;
+    int64_t step = 0, first = 0, n_saved = -1, n_counted = 0;
+    double loss, counted_s, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
     if (o->save && (status = agree_on_aside(r, j, error))) return status;
@@ -137,13 +155,24 @@ memo_status train(run* r, job* j, memo_error* error) {
     train_sent_bytes(r->mesh, r->model, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
                       clock_s(), 0,       isatty(STDOUT_FILENO)};
+    counted_s = shown.begin_s;
     for (step = first; step < n_steps && !status && !r->stops; step++) {
+        const double begin_s = clock_s();
         status = run_step(r, j, step, &loss, error);
-        if (step + 1 == first + n_first) first_s = clock_s() - shown.begin_s;
-        if (step == first + 1) last.n = 0; /* the first step counts only if it is alone */
+
+        /* The first step loads kernels, and the one that plans is the first of its plan; a graph is
+         * captured in the next.  They count only if they are alone. */
+        const int plans = is_timing && !gpt_is_timing(r->model);
+        if (plans) is_timing = 0, n_first = step + 1 - first + r->is_graph;
+        if (plans || step == first + n_first) {
+            counted_s = begin_s;
+            last.n = n_counted = 0;
+        }
+        n_counted++;
         if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
+        if (!status && plans) status = train_by_plan(r, j, &shown, error);
         if (r->reports && !interrupted && tool_flush(&j->output_failure)) interrupted = 1;
         if (status || !o->save_every || (step + 1) % o->save_every) continue;
         status = save(r, j, n_saved = step + 1, error);
@@ -159,13 +188,7 @@ memo_status train(run* r, job* j, memo_error* error) {
     r->n_steps = step;
     step -= first; /* of this run */
 
-    /* The first step loads kernels, and the second captures the graph; they count only if they are
-     * alone. */
-    step_s = clock_s() - shown.begin_s;
-    if (step > n_first)
-        step_s = (step_s - first_s) / (double)(step - n_first);
-    else if (step)
-        step_s /= (double)step;
+    step_s = (clock_s() - counted_s) / (double)(n_counted ? n_counted : 1);
     if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
@@ -241,7 +264,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     memo_simulation* times = NULL;
     step_picture picture = {.schedule = schedule,
                             .keep = j->plans[MEMO_POLICY_KEEP],
-                            .plan = j->plans[j->options.policy],
+                            .plan = j->plan,
                             .n_layers = (int32_t)j->options.layers};
     const char* title =
         text_of("One training step, policy %s, measured", policy_names[j->options.policy]);

@@ -271,6 +271,9 @@ static memo_status find_profile(job* j, memo_error* error) {
     return status;
 }
 
+/* Of the run that trains.  A timed session cannot be captured. */
+static int flags_of(const job* j) { return RUN_TRAINED | (j->options.is_graph ? 0 : RUN_TIMED); }
+
 /* Returns whether plans need times that are not known.  Keeping everything is fastest and needs
  * none, but --compare states the times of all policies. */
 static memo_status needs_profile(job* j, int* needs, memo_error* error) {
@@ -287,10 +290,22 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
     return status;
 }
 
+/* Times are known after the first steps.  A comparison needs them before: of steps that do not
+ * count.  Another run trains by the session that times them, and plans. */
 static memo_status measure_profile(job* j, memo_error* error) {
+    team* chosen = &j->teams[j->options.policy];
     memo_status status = check_measurement(&j->options, error);
-    if (!status) status = time_layers(j, error);
-    j->has_profile = j->is_measured = !status && !j->stops;
+    if (status) return status;
+    if (j->options.compare) {
+        status = time_layers(j, error);
+        j->has_profile = j->is_measured = !status && !j->stops;
+        return status;
+    }
+    status = plan_policy(j, MEMO_POLICY_KEEP, error);
+    if (!status)
+        status =
+            team_open(chosen, j, (memo_policy)j->options.policy, flags_of(j) | RUN_TIMES, error);
+    if (!status) run_take_plan(&chosen->runs[0], j);
     return status;
 }
 
@@ -320,12 +335,14 @@ static memo_status plan_run(job* j, memo_error* error) {
     int needs;
     status = needs_profile(j, &needs, error);
     if (!status && needs) measured = measure_profile(j, &why);
+    if (!status && !measured && j->plan) return status;
     if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
         status = plan_policy(j, (memo_policy)j->options.policy, error);
     if (!status && *plan && !(*plan)->fits) {
         status = choose_slices(j, *plan, error);
         return status ? status : plan_run(j, error);
     }
+    if (!status) j->plan = *plan;
     return status || !measured ? status : memo_error_set(error, measured, "%s", why.message);
 }
 
@@ -366,16 +383,23 @@ static memo_status prepare(job* j, memo_error* error) {
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status) status = check_spill_room(o, j->plans[o->policy], error);
+    if (!status) status = check_spill_room(o, j->plan, error);
+    if (!status && !o->compare && !j->own_plan.addresses)
+        status = team_open(&j->teams[o->policy], j, (memo_policy)o->policy, flags_of(j), error);
     if (status) return status;
 
     print_keep(o, j->plans[MEMO_POLICY_KEEP]->device_bytes);
     if (o->is_demo) print_least(o);
     if (o->is_demo) print_longest(o, *j->why_slices ? 0 : o->slice_rows);
     print_slices(j);
-    if (needs) print_profile(&j->profile);
-    print_choice(o, (memo_policy)o->policy, j->plans[o->policy], j->has_profile);
-    print_plan(o, (memo_policy)o->policy, j->plans[o->policy]);
+    if (j->own_plan.addresses)
+        printf("timed     the first steps, under policy %s; the run then plans by their times, and "
+               "trains on\n",
+               memo_policy_name(j->plan->policy));
+    else if (needs)
+        print_profile(&j->profile);
+    if (!j->own_plan.addresses) print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
+    print_plan(o, j->own_plan.addresses ? j->plan->policy : (memo_policy)o->policy, j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
 }
@@ -436,7 +460,7 @@ static memo_status check_training(const job* j, memo_error* error) {
 /* The session that was compared begins again. */
 static memo_status train_chosen(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
-    memo_status status = gpt_restart(r->model, error);
+    memo_status status = o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
     if (!status) status = train(r, j, error);
     if (!status && !r->stops && r->reports) print_loss(j);
     if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
@@ -445,25 +469,20 @@ static memo_status train_chosen(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Opens a session of each compared policy, and one to train.  A graph needs one of its own, because
- * a timed session cannot be captured. */
+/* Compares the policies, and trains.  The session that trains is open, or one that was compared; a
+ * graph needs one of its own, because a timed session cannot be captured. */
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
     const int is_shared = o->compare && !o->is_graph;
-    const int flags = RUN_TRAINED | (o->is_graph ? 0 : RUN_TIMED);
-    team* teams = (team*)calloc(N_POLICIES, sizeof *teams);
-    team* chosen = &teams[o->policy];
-    memo_status status = teams ? MEMO_STATUS_OK : gpt_no_memory("the policies", error);
-
+    team* chosen = &j->teams[o->policy];
+    memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
         status = plan_policy(j, policy_order[i], error);
-    if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
-    if (!status && !j->stops && !is_shared)
-        status = team_open(chosen, j, (memo_policy)o->policy, flags, error);
+    if (!status && o->compare) status = compare_policies(j, j->teams, is_shared, error);
+    if (!status && !j->stops && o->compare && !is_shared)
+        status = team_open(chosen, j, (memo_policy)o->policy, flags_of(j), error);
     if (!status && !j->stops && !o->compare) status = team_call(chosen, choose_steps, error);
     if (!status && !j->stops) status = team_call(chosen, train_chosen, error);
-    for (int policy = 0; policy < N_POLICIES && teams; policy++) team_close(&teams[policy]);
-    free(teams);
 
     if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
@@ -483,6 +502,8 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
+    for (int policy = 0; policy < N_POLICIES && j->teams; policy++) team_close(&j->teams[policy]);
+    free(j->teams);
     forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
@@ -517,6 +538,8 @@ int main(int argc, char** argv) {
     if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
     if (!status && !only_prints) status = train_device_check(&j.options, &error);
     if (!status && !only_prints) status = train_check_effects(&j.options, &error);
+    j.teams = (team*)calloc(N_POLICIES, sizeof *j.teams);
+    if (!status && !j.teams) status = gpt_no_memory("the policies", &error);
 
     /* Help, a plan, or a run. */
     if (!status && j.options.is_help) {

@@ -64,7 +64,7 @@ static void page_put_tier(memo_text* t, const char* name, const int64_t* parts, 
 
 static void page_put_budgets(memo_text* t, const job* j) {
     static const char* const names[] = {"device", "host", "disk"};
-    const memo_step_plan* plan = j->plans[j->options.policy];
+    const memo_step_plan* plan = j->plan;
     int64_t tiers[3][N_TIER_PARTS], all = 1;
     plan_tiers(&j->options, plan, tiers);
     for (int i = 0; i < 6; i++)
@@ -124,7 +124,7 @@ static int64_t page_rows(const memo_swap_desc* swap, int32_t layer, int32_t tens
 
 static void page_put_rows(memo_text* t, const job* j) {
     enum { LEFT = 90, TOP = 20, HEIGHT = 24, WIDTH = 1080 };
-    const memo_swap_desc* swap = &j->plans[j->options.policy]->swap;
+    const memo_swap_desc* swap = &j->plan->swap;
     const int32_t n = swap->n_layers, stride = n / 128 + 1;
     const double column = (double)WIDTH / n;
     int32_t line = 0, next;
@@ -201,7 +201,7 @@ memo_status page_write(const job* j, memo_error* error) {
                     {"Addresses", "plan.svg", 1},
                     {"Loss", "loss.svg", 0}};
     const train_options* o = &j->options;
-    const memo_step_plan* plan = j->plans[o->policy];
+    const memo_step_plan* plan = j->plan;
     memo_text t = {0};
     memo_status status = MEMO_STATUS_OK;
 

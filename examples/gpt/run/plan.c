@@ -95,6 +95,12 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
 
 int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
 
+void train_add_staged(const train_options* o, memo_step_plan* plan) {
+    plan->host_bytes += train_staged_bytes(o);
+    plan->host_budget_bytes = o->host_memory;
+    if (is_over(plan->host_bytes, o->host_memory)) plan->fits = 0;
+}
+
 memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
                        const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,
                        memo_error* error) {
@@ -113,10 +119,7 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     status = gpt_plan(&desc, profile, plan, NULL, error);
     starting_end(session.log);
     train_device_close(&device);
-    if (status) return status;
-    (*plan)->host_bytes += train_staged_bytes(o);
-    (*plan)->host_budget_bytes = o->host_memory;
-    if (is_over((*plan)->host_bytes, o->host_memory)) (*plan)->fits = 0;
+    if (!status) train_add_staged(o, *plan);
     return status;
 }
 

@@ -36,6 +36,9 @@ memo_session_desc train_session(const train_options* o, memo_policy policy);
 /* A budget of 0 is no limit. */
 int is_over(int64_t n_bytes, int64_t budget);
 
+/* Adds these bytes to a plan of such a session, and to its budget. */
+void train_add_staged(const train_options* o, memo_step_plan* plan);
+
 /* Plans a policy.  profile NULL: without times.  most_slices, rows: as in gpt_desc. */
 memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
                        const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,

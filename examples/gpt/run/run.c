@@ -5,6 +5,7 @@
 #include "extras/memo_look.h"
 #include "gpt/model/check.h"
 #include "gpt/model/layout.h"
+#include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/report.h"
@@ -55,27 +56,39 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
-/* Times count from the second step on.  A few steps tell the times of long ones, and drifts. */
+/* Times count from the second step on.  A few steps tell the times of long ones, and drifts.  Two
+ * are enough, so that a short run trains by its plan, too. */
 static int32_t n_timed_steps(const job* j) {
     const gpt_config config = train_config(&j->options);
     const double flops = 6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters(&config);
-    return j->has_profile || flops > 1e12 ? 3 : 12;
+    const int64_t n_steps = last_step(&j->options) - j->resumed.step;
+    const int64_t n = j->has_profile || flops > 1e12 ? 3 : 12;
+    if (j->options.compare) return 1 + (int32_t)n;
+    return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
+}
+
+/* A session may use what keeping everything takes, if the device has no limit. */
+static void desc_times(const run* r, const job* j, memo_session_desc* desc) {
+    const memo_step_plan* keep = j->plans[MEMO_POLICY_KEEP];
+    desc->timed_steps = n_timed_steps(j);
+    if (!desc->device_bytes && keep && (r->flags & RUN_TRAINED))
+        desc->device_bytes = keep->device_bytes;
 }
 
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const int is_lifted = (r->flags & RUN_LIFTED) != 0;
-    const int times = (r->flags & RUN_TIMES) != 0;
+    const int times = (r->flags & RUN_TIMES) != 0, is_trial = times && !(r->flags & RUN_TRAINED);
     gpt_desc desc = {0};
 
     /* Rank and tokens. */
     *o = j->options;
-    if (times) o->accumulate = 1;
+    if (is_trial) o->accumulate = 1;
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     r->reports = train_rank_reports(r->rank);
-    r->is_graph = o->is_graph && !times && !(r->flags & RUN_TIMED); /* events need calls */
+    r->is_graph = o->is_graph && !is_trial && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
     memo_status status = r->tokens && r->targets
@@ -95,7 +108,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
-    if (times) session.timed_steps = 1 + n_timed_steps(j);
+    if (times) desc_times(r, j, &session);
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
     if (r->reports) session.log = starting_log();
@@ -106,15 +119,15 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
-    for (int k = 0; k < 2 && times && !r->model && !status; k++) { /* the first pins no rows */
+    for (int k = 0; k < 2 && is_trial && !r->model && !status; k++) { /* the first pins no rows */
         session.policy = k ? (memo_policy)o->policy : MEMO_POLICY_RECOMPUTE;
         status = gpt_create(&desc, &r->model, error);
         if (status == MEMO_STATUS_INFEASIBLE && !k) status = MEMO_STATUS_OK;
     }
-    if (!status && !times) status = gpt_create(&desc, &r->model, error);
-    if (!status && r->is_graph) status = gpt_use_graph(r->model, 1, error);
+    if (!status && !is_trial) status = gpt_create(&desc, &r->model, error);
+    if (!status && r->is_graph && !times) status = gpt_use_graph(r->model, 1, error);
 #ifdef TRAIN_NCCL
-    if (!status && !times && o->is_registered && o->ranks > 1)
+    if (!status && !is_trial && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
 #endif
     starting_end(session.log);
@@ -239,7 +252,7 @@ memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_erro
 }
 
 static memo_status run_time_layers(run* r, job* j, memo_error* error) {
-    const int32_t n = 1 + n_timed_steps(j);
+    const int32_t n = n_timed_steps(j);
     memo_profile profile;
     double loss;
     memo_status status = MEMO_STATUS_OK;
@@ -249,6 +262,14 @@ static memo_status run_time_layers(run* r, job* j, memo_error* error) {
         status = memo_session_get_profile(gpt_session(r->model), 0, &profile, error);
     if (!status && !r->stops && r->reports) j->profile = profile;
     return status;
+}
+
+void run_take_plan(const run* r, job* j) {
+    memo_session_info info;
+    memo_session_get_info(gpt_session(r->model), &info);
+    j->own_plan = *info.plan;
+    train_add_staged(&j->options, &j->own_plan);
+    j->plan = &j->own_plan;
 }
 
 memo_status time_layers(job* j, memo_error* error) {

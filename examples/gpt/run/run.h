@@ -36,7 +36,10 @@ typedef struct job {
     train_options options;
     train_text text;
     memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
-    char why_slices[512]; /* why the rows of a slice were chosen; empty: they were not */
+    const memo_step_plan* plan;        /* of the run: of plans, or own_plan */
+    memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
+    struct team* teams;      /* (policies) */
+    char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
     int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
@@ -64,7 +67,7 @@ typedef struct job {
 enum {
     RUN_LIFTED = 1, /* without capacities: a reference if the budget is too small */
     RUN_TIMED = 2,  /* measure steps, and stalls by events, without synchronizing */
-    RUN_TIMES = 4,  /* the session times the first steps */
+    RUN_TIMES = 4,  /* the session times the first steps, and plans; no plan is given */
     RUN_TRAINED = 8 /* the job itself, and one step recorded */
 };
 
@@ -118,8 +121,11 @@ memo_status run_update(run* r, int64_t step, double* loss, memo_error* error);
 
 memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error);
 
-/* Trains the first steps, of one micro-batch each, by sessions that time them.  Sets job.profile,
- * unless the run stops. */
+/* Times the first steps, of one micro-batch each, in a session that ends: for plans of several
+ * policies.  Sets job.profile, unless the run stops. */
 memo_status time_layers(job* j, memo_error* error);
+
+/* Sets job.plan to the plan that the run's session has open.  The reporting rank calls it. */
+void run_take_plan(const run* r, job* j);
 
 #endif

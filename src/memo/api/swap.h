@@ -228,8 +228,8 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* the first of the swapped layers spill to the file */
-    int64_t spill_bytes;         /* of the file; written and read once per micro-batch */
+    int32_t n_spilled_layers;    /* swapped layers that spill to the file */
+    int64_t spill_bytes;         /* of the file; written once a micro-batch, read at least once */
 } memo_swap_sizes;
 
 typedef struct memo_swap_stats {

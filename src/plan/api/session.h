@@ -33,13 +33,12 @@
  * When the session plans again, the device memory stays the same block, of all device_bytes.
  * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
  * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
- * the place of the update stay.  Buffers of MEMO_IN_SHAPE lose their bytes.  States keep their
- * bytes, and move if host_bytes and disk_bytes have room for both plans' states at once and
- * host_memory is NULL; otherwise they stay where they are, and rows alone are planned.  Pending
- * updates run first.  `step` runs dry, as for every plan.  If the plan cannot be opened, for
- * instance because no memory can be pinned, the first plan stays, with a line in the log.  All
- * ranks plan before the same step, by the same times.  desc.profile_path keeps the times for the
- * next run, which then begins by the second plan.
+ * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
+ * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
+ * are, and rows alone are planned.  Pending updates run first.  `step` runs dry, as for every plan.
+ * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
+ * with a line in the log.  All ranks plan before the same step, by the same times.
+ * desc.profile_path keeps the times for the next run, which then begins by the second plan.
  *
  * With times that are known, from memo_session_get_profile or a file of another run:
  *
@@ -299,16 +298,11 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
  * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
  * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
- * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
- * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
- * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
- * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
- * the micro-batch, or of the longest shape if the buffer lives as long as the session.
- *
- * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
- * each other, in memory that other shapes use for other things.  So the keys and values of a
- * generation grow from call to call, and take nothing from training.  A session that plans again
- * ends them.  row_bytes counts for the shape's rows. */
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice.
+ * `last` and last_layer are then not read, unless `last` is WEIGHTS.  kinds: of both, lives in
+ * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  The
+ * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the
+ * buffer lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -318,11 +312,9 @@ typedef struct memo_session_buffer {
     int32_t last_layer;
     uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
 } memo_session_buffer;
-#define MEMO_EACH_LAYER           (-1)
-#define MEMO_EACH_SLICE           (-2)
-#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
-#define MEMO_IN_SHAPE(shape)      (1 + (shape))
-#define MEMO_SESSION_BUFFERS_MAX  64
+#define MEMO_EACH_LAYER          (-1)
+#define MEMO_EACH_SLICE          (-2)
+#define MEMO_SESSION_BUFFERS_MAX 64
 
 /* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
  * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan

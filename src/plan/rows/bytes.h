@@ -97,9 +97,10 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
-    memob_swap_find_places(sums, p->n_layers,
-                           memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
-                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &score->sizes);
-    order->sizes = score->sizes;
-    order->n_host_layers = score->sizes.n_swapped_layers - score->sizes.n_spilled_layers;
+    order->fixed_host_bytes = memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT);
+    memob_swap_find_places(p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
+    order->sizes.n_spilled_layers = 0; /* until the law is known */
+    order->sizes.spill_bytes = 0;
+    score->sizes = order->sizes;
+    score->n_host_layers = memob_swap_has_file(order) ? order->n_host_layers : 0;
 }

@@ -192,8 +192,7 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->to_host_bytes = (int64_t)score->copied_bytes[0];
     plan->to_device_bytes = (int64_t)score->copied_bytes[1];
     plan->n_spilled_layers = score->sizes.n_spilled_layers;
-    if (plan->n_spilled_layers)
-        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
+    plan->n_host_layers = score->n_host_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
@@ -351,7 +350,6 @@ typedef struct memoi_inspector {
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
-    int32_t shape;     /* of the micro-batch before; -1: none */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
@@ -361,9 +359,9 @@ typedef struct memoi_inspector {
     memob_arrays arrays;             /* offsets, hashes, buffers */
 } memoi_inspector;
 
-/* Places behind the engine's memory, for buffers that live longer than a turn: in a shape, in a
- * place of the swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
+/* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
+ * swap engine, or from a backward to its WEIGHTS turn. */
+enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {

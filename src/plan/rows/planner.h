@@ -22,6 +22,7 @@ typedef enum memoi_rows_effort {
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
+    int32_t n_host_layers; /* places there; 0: for each layer that is moved */
     double step_s, stall_s, recompute_s, update_s;
     double copied_bytes[2]; /* in a step: to the host, to the device */
     double excess_bytes;    /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */

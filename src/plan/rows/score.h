@@ -23,8 +23,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
      * used. */
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
-                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
@@ -42,6 +41,12 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
+    }
+    if (score->n_host_layers) {
+        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes);
+        score->excess_bytes +=
+            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+        if (score->excess_bytes > 0 && !desc->swap->rows) return;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;

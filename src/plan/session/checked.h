@@ -50,7 +50,6 @@ MEMOI void memoi_inspector_start(memo_session* s) {
     memoi_inspector* c = &s->checker;
     c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
-    c->shape = -1;
     c->kinds = 0;
     c->n_trained = 0;
     memset(c->states, 0,

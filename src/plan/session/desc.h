@@ -25,11 +25,6 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
 }
 
-/* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
-MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
-    return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
-}
-
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     int32_t n = 1;
@@ -158,9 +153,7 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
 
 /* In which places a buffer lives; negative: in none. */
 MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
-    if (b->first == MEMO_PASS_SESSION)
-        return b->first_layer == MEMO_IN_SHAPE(s->batch.shape) ? MEMOI_PLACE_SHAPE : -1;
-    if (!s->steps->order) return -1;
+    if (b->first == MEMO_PASS_SESSION || !s->steps->order) return -1;
     if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
     return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
                ? MEMOI_PLACE_FORWARD
@@ -173,12 +166,12 @@ MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
            b->last == MEMO_PASS_WEIGHTS;
 }
 
-/* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
+/* A buffer lives in layers, in the session, or from one moment to another. */
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
+        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         const int is_of_session = b->first == MEMO_PASS_SESSION;
         const int is_span = !is_each && !is_of_session;
         const int is_split =
@@ -206,8 +199,6 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             fault = "a last use before the first; swap them";
         else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
             fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
-        else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
-            fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
         else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
                  memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
                      memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))

@@ -125,7 +125,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
         int64_t count = is_kept || i == buffer ? 0 : 1;
         if (memoi_session_placing(s, b) != placing) continue;
-        if (!is_kept && placing != MEMOI_PLACE_SHAPE &&
+        if (!is_kept &&
             memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
             continue;
 
@@ -141,7 +141,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
  * needs.  Returns all bytes. */
 MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
-    const int32_t n_places[] = {1, s->steps->n_places, part->plan->n_weight_places};
+    const int32_t n_places[] = {s->steps->n_places, part->plan->n_weight_places};
     int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
     for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
         int64_t each = 0;
@@ -161,25 +161,14 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
     const int placing = memoi_session_placing(s, &s->buffers[buffer]);
-    int32_t place = 0;
-    if (placing == MEMOI_PLACE_WEIGHTS)
-        place = memoi_session_own(s)->weight_places[s->next_turn];
-    else if (placing != MEMOI_PLACE_SHAPE)
-        place = s->first_step / s->n_turn_steps;
+    const int32_t place = placing == MEMOI_PLACE_WEIGHTS
+                              ? memoi_session_own(s)->weight_places[s->next_turn]
+                              : s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
                                                 layer - s->first_layer)
                : NULL;
-}
-
-/* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
-MEMOI void memoi_inspector_enter_shape(memo_session* s) {
-    for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
-        if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
-            memoi_inspector_fill(s, memoi_session_placed(s, i, 0),
-                                 memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
-    s->checker.shape = s->batch.shape;
 }
 
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
@@ -196,8 +185,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
-    if (memoi_session_placing(s, b) == MEMOI_PLACE_SHAPE)
-        address = memoi_session_placed(s, buffer, 0);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
@@ -212,17 +199,11 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
-        memoi_session_is_of_shape(b)
-            ? "checked session: memo_session_get_buffer: `%.40s` does not live in %s of another "
-              "shape; give each shape that uses it its own"
-            : "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is "
-              "declared from the begin of %s to the end of %s%s, so change its life or take it "
-              "there",
+        "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
+        "from the begin of %s to the end of %s%s, so change its life or take it there",
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
-        memoi_session_when(text[1], b->first,
-                           b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
-                                               : b->first_layer),
+        memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 && !memoi_session_is_kept(b)
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
@@ -285,15 +266,12 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     int64_t n_rows;
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
-        const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
+        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
-        if (is_of_layer) at = MEMO_EACH_SLICE_OF(b->first_layer);
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
@@ -485,7 +463,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                         &s->call_error);
         s->checker.n_buffers = 0;
         if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
-        if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);

@@ -227,26 +227,21 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
  * operation ends when the copy has.
  *
- *   host devices (memo.h, chapter 6)   Operations run on their streams and meet their peers there.
- *                                      For a race detector, two ranks are ordered by the messages
- *                                      between them, and the ranks of a collective by the
- *                                      collective.
- *   peers: any devices that reach      Streams copy with the device's own copies, and wait for
- *   each other's memory, such as       each other's events.  Transfers take no multiprocessor, and
- *   GPUs of a node                     buffers may lie at any offset.  Sums are a row kernel, which
- *                                      reads the buffers of all ranks.
+ *   host devices   (memo.h, chapter 6) Operations run on their streams and meet their peers there.
+ *                  For a race detector, messages and collectives order the ranks that take part.
+ *   peers          any devices that reach each other's memory, such as GPUs of a node.  Streams
+ *                  copy with the device's own copies, and wait for each other's events.  Transfers
+ *                  take no multiprocessor.  Sums are a row kernel, which reads all ranks' buffers.
  *
  * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
  * process that computation should have for itself; host devices for tests and CPUs.
  *
- * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
- * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
- * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
+ * PEERS.  A call returns when its peers have enqueued, too, and waits for no stream.  So ranks must
+ * call in an order in which no two wait for each other, each in a thread of its own.  A failure is
  * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
  * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
  * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
- * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on
- * several GPUs.
+ * streams.  memo_cuda_enable_peers lets GPUs reach each other.  Not yet run on several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and what differs.
@@ -281,43 +276,39 @@ MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
- * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
- * threads back end.  The first message between two ranks creates their connection; the call that
- * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels, which all objects of this header have, and there is no debug mode.  If calls differ, NCCL
- * hangs or moves the wrong bytes.  To find such an error, run the same program over threads, which
- * always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
+ * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
+ * but the digests of labels, which all objects of this header have: if calls differ, it hangs or
+ * moves the wrong bytes.  To find such an error, run the program over threads, or over MPI
+ * (examples/comm_mpi.h, is_debug).
  *
- * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
- * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
- * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
- * failed_user, so that the wait also returns COMM:
+ * FAILURE.  A world and its parts fail together.  A watchdog thread of the world aborts all
+ * communicators after an asynchronous error, or if an operation has not ended timeout_s after the
+ * latest call.  Any wait for a stream ends then.  Set failed and failed_user, so that the wait also
+ * returns COMM:
  *
  *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
  *
  * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * memo_comm_abort returns at once: the watchdog aborts within 20 ms, and memo_comm_destroy waits
- * for it.  NCCL ends an abort only after all graphs with operations of the world are destroyed.
- * After an error, call memo_comm_abort, destroy graphs, communicators and the device, then leave.
+ * memo_comm_abort returns at once, and memo_comm_destroy waits for the watchdog.  NCCL ends an
+ * abort only after all graphs with operations of the world are destroyed.  After an error, call
+ * memo_comm_abort, destroy graphs, communicators and the device, then leave.
  *
- * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
- * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
- * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
- * variable is not set.  If NCCL is older, or the variable has another value than 1, an event makes
- * each operation wait for the previous one of another communicator.  Operations captured in a graph
- * need NCCL 2.26, or your own events between them.  A group's messages to one rank are worked on
- * one after the other, each beside a message that arrives.  So if a group has several messages for
- * a rank, that rank must take them in a group too (seen with NCCL 2.28: single calls that first
- * receive all of them hang).
+ * ORDER.  NCCL may deadlock unless all ranks start the operations of all communicators in one
+ * order.  Enqueue them so, from one thread.  The world sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it
+ * is set; with NCCL before 2.26, or another value, an event makes each operation wait for the
+ * previous one of another communicator.  Operations captured in a graph need NCCL 2.26, or your own
+ * events between them.  If a group has several messages for a rank, that rank must take them in a
+ * group too (seen with NCCL 2.28: single calls that first receive all of them hang).
  *
  * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
- * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
- * connections cannot be created inside it.  Destroy the graph before the communicators, or their
- * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture, which
+ * cannot create connections.  Destroy the graph before the communicators, or their destruction
+ * hangs (examples/12_ring_nccl.cu).
  *
- * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
- * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
- * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
+ * COST.  Calls do not block, which a safe abort requires; since 2.23 NCCL starts a thread for each
+ * (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 avoids it too, but then a call that
+ * waits for a lost peer cannot be aborted. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -348,19 +339,17 @@ MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo
 MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
-/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  With an older NCCL the number is what creation took from the GPU's free memory; channels
- * come on top at the first operation.  A part shares the buffers of the world. */
+/* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
+ * before, what creation took from free memory, without the channels of the first operation. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
 /* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
- * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
- * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
- * before the memory is freed.  All ranks must call this, while none has an operation under way;
- * then all buffers of an operation must be registered, or none on any rank.  The memory must be
- * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
- * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
- * the communicator works without a window; COMM. */
+ * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
+ * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
+ * registration, before the memory is freed.  All ranks must call this, while none has an operation
+ * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
+ * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
+ * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
+ * after which the communicator works without a window; COMM. */
 MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 

@@ -26,10 +26,8 @@ typedef struct memo_mask {
      * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of the same document.  Two equal positions are an empty
-     * document, which has no tokens and changes nothing.  Queries outside of all documents see
-     * nothing.  NULL: one document.  Chunked attention is
-     * a document for each chunk. */
+     * descending.  A query sees only keys of the same document; outside of all documents, none.
+     * NULL: one document.  Chunked attention is a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
     /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
@@ -53,14 +51,13 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
                                  int64_t* end);
 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  The heads of a row are contiguous:
- * element e of head h of row i of batch b of q is at
+ * kernels.  Element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
- * and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
- * have a number per row and head, with the strides of lse.  Strides count elements.  Query head h
- * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
- * sequences that differ in these come in blocks of their own. */
+ * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
+ * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
+ * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
+ * n_kv_heads).  The n_batch sequences share the runs and the mask: sequences that differ in these
+ * come in blocks of their own. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */

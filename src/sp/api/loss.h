@@ -8,7 +8,7 @@
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap and the z-loss follow the rule stated there.
+ * losses.  The logits' softcap follows the rule stated there.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits

@@ -2,15 +2,14 @@
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
- * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
- * calls the local attention with the runs that see each other under the mask: one to three times,
- * so that query heads share key heads evenly; more often for latent keys; and for each sequence, if
- * the sequences of a batch have separate masks.  Rows that see nothing are skipped.
- * (Exception: keys of cross-attention that no query sees.)
+ * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
+ * attention with the runs that see each other under the mask: one to three times, so that query
+ * heads share key heads evenly; more often for latent keys; and for each sequence, if the sequences
+ * of a batch have separate masks.  Rows that see nothing are skipped, but not keys of
+ * cross-attention that no query sees.
  *
- * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
- * which no rank reads anything are left out, and steps with few rows come first.  All steps send
- * each row once to each rank that reads the row.
+ * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
+ * rank reads anything are left out, and steps with few rows come first.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at

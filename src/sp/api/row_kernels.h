@@ -1,9 +1,8 @@
 #pragma once
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * Operations on rows other than matrix products: merge of partial attention, add, add packed, sum
- * of products, cast, cross-entropy, attention sinks, reduce.  memo_row_run computes on the calling
- * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
+ * Operations on rows other than matrix products.  memo_row_run computes on the calling thread, and
+ * memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
  * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for

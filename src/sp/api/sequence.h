@@ -2,10 +2,9 @@
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
  * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
- * call attend in each layer.  The object makes the sharding and the exchange of a batch, and keeps
- * LSEs and saved tensors of all layers.  Attention is causal within documents, with a window if the
- * desc has one.  Documents may have parents, whose tokens they see, too.  Long documents are cut
- * zigzag, short ones stay on one rank: the sharding "documents".  Other masks, slices, sinks and
+ * call attend in each layer.  The object keeps LSEs and saved tensors of all layers.  Attention is
+ * causal within documents, with a window if the desc has one.  Documents may have parents, whose
+ * tokens they see, too.  The sharding is "documents".  Other masks, slices, sinks and
  * cross-attention take the parts, chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
@@ -72,8 +71,7 @@ MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t
  * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
  * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
  * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
- * attend_backward, which sets d_q, d_k and d_v; out must be that of attend, and q, k, v are the
- * same.  Errors:
+ * attend_backward, which takes the same q, k, v and out, and sets d_q, d_k and d_v.  Errors:
  * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,

@@ -30,10 +30,9 @@ MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* 
     made.pieces = sharding->document_begins ? sharding->pieces : NULL;
     if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
         return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
-                         "memo_sharding_make left it (%lld)",
-                         field, (long long)sharding->local_tokens, (long long)made.local_tokens);
+    return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
+                        "memo_sharding_make left it (%lld)",
+                        field, (long long)sharding->local_tokens, (long long)made.local_tokens);
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
@@ -41,10 +40,9 @@ MEMOI memo_status memoi_desc_rank_check(const char* name, const char* rank_name,
                                         const memo_comm* comm, int32_t degree, int32_t rank,
                                         memo_error* error) {
     if (comm && comm->size != degree)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.%s: its size is not the sharding's degree "
-                             "(%d, %d); make both from one mesh",
-                             name, (int)comm->size, (int)degree);
+        return MEMOI_REFUSE("memo_sp_attention_desc.%s: its size is not the sharding's degree (%d, "
+                            "%d); make both from one mesh",
+                            name, (int)comm->size, (int)degree);
     return memob_check_integer("memo_sp_attention_desc", rank_name, rank, 0, degree - 1, error);
 }
 
@@ -58,26 +56,22 @@ MEMOI memo_status memoi_desc_nodes_check(const memo_sp_attention_desc* desc, mem
     const int32_t n = memoi_desc_n_nodes(desc), ring = desc->sharding.ring;
     const int32_t rank = desc->ring ? desc->ring->rank : desc->ring_rank;
     if (desc->n_nodes < 0 || ring % n)
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); "
-            "1, or a divisor",
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.n_nodes: %d nodes do not divide the ring (%d); 1, or a divisor",
             (int)(desc->n_nodes < 0 ? desc->n_nodes : n), (int)ring);
     if (desc->nodes && desc->nodes->rank != rank / (ring / n))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
-                             "ring; make both from one mesh",
-                             (int)desc->nodes->rank, (int)rank);
+        return MEMOI_REFUSE("memo_sp_attention_desc.nodes: rank %d of nodes, but rank %d of the "
+                            "ring; make both from one mesh",
+                            (int)desc->nodes->rank, (int)rank);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
-                             "n_kv_heads (%d, %d); choose one that is",
-                             (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return MEMOI_REFUSE("memo_sp_attention_desc.n_q_heads: not a positive multiple of "
+                            "n_kv_heads (%d, %d); choose one that is",
+                            (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
@@ -96,8 +90,8 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
     if (memoi_desc_made_check("sharding", sharding, error) ||
         (keys->local_tokens && memoi_desc_made_check("key_sharding", keys, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -109,27 +103,24 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
         memoi_desc_nodes_check(desc, error) || memoi_desc_heads_check(desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+        return MEMOI_REFUSE(
+            "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
 
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
-                             "sharding has %d x %d; make both with the same degrees",
-                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
-                             (int)sharding->ulysses);
+        return MEMOI_REFUSE("memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
+                            "sharding has %d x %d; make both with the same degrees",
+                            (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
+                            (int)sharding->ulysses);
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
-        return MEMOB_INVALID(
-            error,
-            "memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, batch %d); "
-            "tokens x heads x head size x batch x ulysses may be 2^52",
-            (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
-            (int)head_size, (int)n_batch);
+        return MEMOI_REFUSE("memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+                            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+                            (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 

@@ -164,36 +164,29 @@ MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int64_t begin, int64_
     return step;
 }
 
-MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
-    memoi_pool_stretch *s = pool->stretches, first, last;
-    int32_t i = 0, j, n_new = 1;
-    memoi_pool_stretch made[3];
-    while (s[i].end <= begin) i++;
-    for (j = i; s[j].end < end; j++) {
+/* Cuts the stretch that a row is in; returns the index of the one that begins there. */
+MEMOI int32_t memoi_pool_cut(memoi_pool* pool, int64_t row) {
+    memoi_pool_stretch* s = pool->stretches;
+    while (s - pool->stretches < pool->n && s->end <= row) s++;
+    if (s - pool->stretches < pool->n && s->begin < row) {
+        memmove(s + 1, s, (size_t)(pool->stretches + pool->n++ - s) * sizeof *s);
+        s->end = row;
+        (++s)->begin = row;
     }
-    first = s[i];
-    last = s[j];
+    return (int32_t)(s - pool->stretches);
+}
 
-    /* What is taken, between what is left of the first and of the last stretch. */
-    made[0].begin = begin;
-    made[0].end = end;
-    made[0].step = step;
-    if (first.begin < begin) {
-        made[1] = made[0];
-        made[0] = first;
-        made[0].end = begin;
-        n_new++;
-    }
-    if (last.end > end) {
-        made[n_new] = last;
-        made[n_new++].begin = end;
-    }
-    memmove(s + i + n_new, s + j + 1, (size_t)(pool->n - j - 1) * sizeof *s);
-    memcpy(s + i, made, (size_t)n_new * sizeof *s);
-    pool->n += n_new - (j - i + 1);
-    for (i = 0; i < pool->n; i++)
-        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0)); /* 3 */
-    MEMO_ASSERT(s[i - 1].end == pool->n_rows);                                      /* 3 */
+MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t step) {
+    const int32_t first = memoi_pool_cut(pool, begin), next = memoi_pool_cut(pool, end);
+    memoi_pool_stretch* s = pool->stretches + first;
+    s->end = end;
+    s->step = step;
+    memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
+    pool->n -= next - first - 1;
+    s = pool->stretches;
+    for (int32_t i = 0; i < pool->n; i++) /* 3 */
+        MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
+    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 3 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,

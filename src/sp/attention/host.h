@@ -268,27 +268,22 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
-    memoi_host_attention_args args;
+    memoi_host_attention_args args = {*block, (memo_host_attention*)user, is_backward};
     memo_device* device;
     if (memob_min(block->head_size, block->v_head_size) < 1 ||
         memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "host attention: head_size or v_head_size is out of range (%d, %d); "
-                              "1 to %d are supported",
-                              (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
+        return MEMOI_FAIL(UNSUPPORTED,
+                          "host attention: head_size or v_head_size is out of range (%d, %d); 1 to "
+                          "%d are supported",
+                          (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
     if (memoi_check_row_type("host attention.type", block->type, MEMO_STATUS_UNSUPPORTED, error))
         return MEMO_STATUS_UNSUPPORTED;
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return MEMOB_INVALID(error,
-                             "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
-                             "call it for groups of heads that are",
-                             (int)block->n_q_heads, (int)block->n_kv_heads);
+        return MEMOI_REFUSE("host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
+                            "it for groups of heads that are",
+                            (int)block->n_q_heads, (int)block->n_kv_heads);
 
     /* Not on a recorder around the device. */
-    memset(&args, 0, sizeof args);
-    args.block = *block;
-    args.state = (memo_host_attention*)user;
-    args.is_backward = is_backward;
     device = args.state->device;
     while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
     return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);

@@ -151,19 +151,18 @@ MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
 MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
     const int64_t *first = mask->key_first, *end = mask->key_end;
     if (!first || !end)
-        return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
-                             first ? "key_end" : "key_first");
+        return MEMOI_REFUSE("memo_mask.%s: NULL; pass both key_first and key_end",
+                            first ? "key_end" : "key_first");
     if (mask->window_before || mask->window_after || mask->document_begins)
-        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window or documents; "
-                                    "put all conditions into key_first and key_end");
+        return MEMOI_REFUSE("memo_mask.key_first: not NULL beside a window or documents; put all "
+                            "conditions into key_first and key_end");
     for (int64_t i = 0; i < mask->n_tokens; i++)
         if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
             first[i] > end[i] || end[i] > mask->n_keys)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
-                                 "that do not descend, first <= end, are valid from 0 to %lld",
-                                 (long long)i, (long long)first[i], (long long)end[i],
-                                 (long long)mask->n_keys);
+            return MEMOI_REFUSE("memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
+                                "that do not descend, first <= end, are valid from 0 to %lld",
+                                (long long)i, (long long)first[i], (long long)end[i],
+                                (long long)mask->n_keys);
     return MEMO_STATUS_OK;
 }
 
@@ -176,14 +175,12 @@ MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const mem
     if (mask->window_before || mask->window_after) also = "beside a window";
     if (mask->key_first || !mask->document_begins) also = "without documents";
     if (also)
-        return MEMOB_INVALID(error,
-                             "memo_mask.document_parents: not NULL %s; pass NULL, or "
-                             "document_begins and parents alone",
-                             also);
+        return MEMOI_REFUSE("memo_mask.document_parents: not NULL %s; pass NULL, or "
+                            "document_begins and parents alone",
+                            also);
     if (!shape->has_trees)
-        return MEMOB_INVALID(error,
-                             "memo_mask.document_parents: not NULL, but the attention has no "
-                             "memory for trees; set memo_sp_attention_desc.has_trees to 1");
+        return MEMOI_REFUSE("memo_mask.document_parents: not NULL, but the attention has no memory "
+                            "for trees; set memo_sp_attention_desc.has_trees to 1");
     return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
                                         mask->n_documents, error);
 }
@@ -219,9 +216,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
         const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
         if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
             !(given && given[i].document_begins))
-            return MEMOB_INVALID(error,
-                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
-                                 "a sharding of their own; pass the keys that each query sees");
+            return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
+                                "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
         plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
     }
@@ -255,12 +251,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
-        return MEMOB_INVALID(
-            error,
-            "memo_exchange_desc.sharding: does not match the attention's, which is "
-            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
-            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
-            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+        return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
+                            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+                            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+                            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
                                        sharding->document_begins, sharding->n_documents,
@@ -640,18 +634,16 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)
-        return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
     if (!t->sinks != !plan->has_sinks)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
     if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
-            "or use a device that has row kernels",
-            a->target.device->name);
+        return MEMOI_FAIL(UNSUPPORTED,
+                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
+                          "use a device that has row kernels",
+                          a->target.device->name);
     return MEMO_STATUS_OK;
 }
 

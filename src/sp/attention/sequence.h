@@ -39,17 +39,16 @@ MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
 
 /* The sharding and the exchange of documents that begins has. */
 MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
-    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    const memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
+                                     s->mesh ? s->mesh->degrees.ring : 1,
+                                     s->mesh ? s->mesh->degrees.ulysses : 1,
+                                     s->desc.n_tokens,
+                                     s->begins,
+                                     n_documents,
+                                     s->parents,
+                                     0};
     memo_sharding made;
-    memo_status status;
-    desc.kind = MEMO_SHARDING_DOCUMENTS;
-    desc.ring = s->mesh ? s->mesh->degrees.ring : 1;
-    desc.ulysses = s->mesh ? s->mesh->degrees.ulysses : 1;
-    desc.n_tokens = s->desc.n_tokens;
-    desc.document_begins = s->begins;
-    desc.n_documents = n_documents;
-    desc.document_parents = s->parents;
-    status = memo_sharding_make(&desc, &made, error);
+    const memo_status status = memo_sharding_make(&desc, &made, error);
     if (!status) {
         memo_sharding_free(&s->sharding);
         s->sharding = made;
@@ -70,15 +69,12 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
         MEMOI_GIVEN("memo_sequence_desc", desc, device))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (ulysses < 1 || size % ulysses)
-        return MEMOB_INVALID(error,
-                             "memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
-                             "comm (%d); 1, or a divisor",
-                             (int)ulysses, (int)size);
+        return MEMOI_REFUSE("memo_sequence_desc.ulysses: %d, which does not divide the ranks of "
+                            "comm (%d); 1, or a divisor",
+                            (int)ulysses, (int)size);
     if (desc->nodes < 0 || size / ulysses % (desc->nodes ? desc->nodes : 1))
-        return MEMOB_INVALID(
-            error,
-            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, "
-            "or a divisor",
+        return MEMOI_REFUSE(
+            "memo_sequence_desc.nodes: %d, which does not divide the ring (%d); 1, or a divisor",
             (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
@@ -161,8 +157,8 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     s->parents = NULL;
     if (!document_begins) n_documents = 1;
     if (document_parents && !s->desc.has_trees)
-        return MEMOB_INVALID(error, "memo_sequence_begin_tree.document_parents: not NULL, but "
-                                    "memo_sequence_desc.has_trees is 0; set it to 1");
+        return MEMOI_REFUSE("memo_sequence_begin_tree.document_parents: not NULL, but "
+                            "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
                                        n_documents, s->desc.n_tokens, error))
@@ -204,8 +200,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
     const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
     char* at = s->memory + layer * n_bytes;
     if (!s->exchange)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_sequence: no batch has begun; call memo_sequence_begin first");
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence: no batch has begun; call memo_sequence_begin first");
     if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
@@ -215,12 +211,8 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
 
 memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
                                  const void* v, void* out, memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = out;
     return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
 }
 
@@ -228,15 +220,8 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
                                           const void* k, const void* v, const void* out,
                                           const void* d_out, void* d_q, void* d_k, void* d_v,
                                           memo_error* error) {
-    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
+    memo_sp_attention_tensors t = {
+        q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    t.q = q;
-    t.k = k;
-    t.v = v;
-    t.out = (void*)(uintptr_t)out;
-    t.d_out = d_out;
-    t.d_q = d_q;
-    t.d_k = d_k;
-    t.d_v = d_v;
     return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
 }
