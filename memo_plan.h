@@ -9298,8 +9298,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a WEIGHTS
- * turn at 2 n. */
+/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a
+ * WEIGHTS turn at 2 n. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
     if (s->steps->order) return s->batch.turn.pass;
     return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
