@@ -59,7 +59,7 @@ typedef struct row_addresses {
 
 typedef struct trainer {
     memo_session_desc desc;
-    memo_tensor tensors[N_TENSORS];
+    memo_item tensors[N_TENSORS];
     mistake m;
     float w[L], dw[L], db[L], x[T * C], dx[T * C], elsewhere[T];
     row_addresses cached[L];
@@ -207,10 +207,10 @@ static double norm(void* user) {
 static void make(trainer* r, mistake m) {
     static const int32_t kinds[L] = {0, 0, 1, 0, 0};
     static const uint32_t of_kinds[N_TENSORS] = {0, 0, 0, 0, 0, 1};
-    static const memo_tensor tensors[N_TENSORS] = {
-        {"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  {"norm", 4 * C, MEMO_TENSOR_ROWS, 0},
-        {"rstd", 4, MEMO_TENSOR_ROWS, 1 + NORM}, {"att", 4 * C, MEMO_TENSOR_WHOLE, 0},
-        {"lse", 4, MEMO_TENSOR_WHOLE, 1 + ATT},  {"fc", 4 * C, MEMO_TENSOR_ROWS, 0}};
+    static const memo_item tensors[N_TENSORS] = {
+        MEMO_ITEM("inp", 4 * C, MEMO_MOVE), MEMO_ITEM("norm", 4 * C, MEMO_ROWS),
+        MEMO_ITEM("rstd", 4, MEMO_WITH),    MEMO_ITEM("att", 4 * C, MEMO_WHOLE),
+        MEMO_ITEM("lse", 4, MEMO_WITH),     MEMO_ITEM("fc", 4 * C, MEMO_ROWS)};
     memset(r, 0, sizeof *r);
     memcpy(r->tensors, tensors, sizeof tensors);
     r->m = m;
@@ -224,11 +224,10 @@ static void make(trainer* r, mistake m) {
     if (m == TENSOR_BEFORE_ITS_SOURCE) {
         memmove(r->tensors + 1, tensors, 5 * sizeof *tensors);
         r->tensors[0] = tensors[FC];
-        r->tensors[1 + RSTD].with++, r->tensors[1 + LSE].with++;
     }
-    if (m == ATTENTION_BY_ROWS) r->tensors[ATT].rule = r->tensors[LSE].rule = MEMO_TENSOR_ROWS;
-    if (m == WITH_FORGOTTEN) r->tensors[RSTD].with = 0;
-    if (m == WITH_FORGOTTEN_OF_ATTENTION) r->tensors[LSE].with = 0;
+    if (m == ATTENTION_BY_ROWS) r->tensors[ATT].away = MEMO_ROWS;
+    if (m == WITH_FORGOTTEN) r->tensors[RSTD].away = MEMO_ROWS;
+    if (m == WITH_FORGOTTEN_OF_ATTENTION) r->tensors[LSE].away = MEMO_WHOLE;
     if (m == TILE_TOO_SMALL) r->desc.tile_rows = 1;
     if (m == N_ROWS_TOO_SMALL) r->desc.n_rows = T / 2;
     if (m == KIND_WITHOUT_ITS_TENSOR) r->desc.layer_kinds = kinds, r->desc.tensor_kinds = of_kinds;
