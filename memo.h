@@ -1682,33 +1682,47 @@ MEMOI int memob_keyed_compare(const void* left, const void* right) {
     return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
 }
 
-/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
+/* Sorts keys from least to largest, digit by digit, equal keys as they came; a digit has no more
+ * values than n keys.  Scratch: sorted, and place, of n + 2. */
+MEMOI void memob_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
+                             memob_keyed* sorted, int32_t* place) {
+    int bits = 1;
+    int64_t mask, sum;
+    while (n >> (bits + 2) > 0) bits++;
+    mask = ((int64_t)1 << bits) - 1;
+    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
+        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
+        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
+        for (int64_t k = sum = 0; k <= mask; k++) {
+            sum += place[k];
+            place[k] = (int32_t)(sum - place[k]);
+        }
+        for (int64_t k = 0; k < n; k++)
+            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
+        memcpy(list, sorted, (size_t)n * sizeof *list);
+    }
+}
+
+/* Sorts a list that is in the order of index; linear. */
 MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
-    int64_t largest = 0, sum = 0;
+    int64_t largest = 0;
     memob_keyed* sorted;
-    int64_t* place;
+    int32_t* place;
     int is_sorted = 1;
 
     for (int64_t i = 0; i < n; i++) {
         MEMO_ASSERT(list[i].key >= 0 && (i == 0 || list[i - 1].index < list[i].index)); /* 4 */
         largest = memob_max(largest, list[i].key);
-        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+        if (i > 0 && list[i - 1].key > list[i].key) is_sorted = 0;
     }
     if (is_sorted) return;
 
-    /* By counting if keys are small; without memory, or with large keys, by comparing. */
-    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
-    if (!place) {
-        MEMO_FREE(sorted);
+    sorted = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    place = (int32_t*)memob_calloc(n + 2, sizeof(int32_t));
+    if (sorted && place)
+        memob_digits_sort(list, n, 0, largest, sorted, place);
+    else /* without memory, by comparing */
         qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
-        return;
-    }
-
-    for (int64_t i = 0; i < n; i++) place[list[i].key + 1]++;
-    for (int64_t i = 0; i <= largest; i++) place[i] = sum += place[i];
-    for (int64_t i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
-    memcpy(list, sorted, (size_t)n * sizeof *list);
     MEMO_FREE(sorted);
     MEMO_FREE(place);
 }

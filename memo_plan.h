@@ -1015,8 +1015,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time; the planner in a page
  *     >>sections               the largest sets of items that live together, and bounds
- *     >>items                  buffers as items
- *     >>holds                  pairs that streams keep apart
+ *     >>items                  buffers as items, and pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
  *     >>pack doors             where extras/memo_pack.h adds
@@ -1082,8 +1081,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* ---- >>problem ----------------------------------------------------------------------------------
  * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
  *
- *   problem   >>items makes it of a plan's buffers, >>holds adds what streams keep apart, and
- *             >>neighbors lists what conflicts with an item
+ *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
+ *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
  *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
  *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
@@ -1105,8 +1104,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
  * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
  *
- * With several streams a few more pairs conflict: the earlier item is *held* against the later.
- * These pairs are listed one by one. */
+ * With several streams a few more pairs conflict, listed one by one: the earlier item is *held*. */
 
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
@@ -1157,6 +1155,7 @@ typedef struct memoi_problem {
 /* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1]: fixed items
  * first, the lowest first.  The lists are made on first use. */
 typedef struct memoi_neighbors {
+    memob_arrays arrays;
     int64_t* first;
     int32_t* list;
     int32_t are_too_many;
@@ -1167,10 +1166,7 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->ranges);
     MEMO_FREE(problem->section_bounds);
     MEMO_FREE(problem->held);
-    if (problem->neighbors) {
-        MEMO_FREE(problem->neighbors->first);
-        MEMO_FREE(problem->neighbors->list);
-    }
+    if (problem->neighbors) memob_arrays_free(&problem->neighbors->arrays);
     MEMO_FREE(problem->neighbors);
     memset(problem, 0, sizeof *problem);
 }
@@ -1201,13 +1197,11 @@ MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
 MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
+    const memoi_range *x = problem->ranges + a->first_range, *y = problem->ranges + b->first_range;
     if (a->begin >= b->end || b->begin >= a->end) return 0;
     for (int64_t k = 0; k < a->n_ranges; k++)
         for (int64_t l = 0; l < b->n_ranges; l++)
-            if (problem->ranges[a->first_range + k].begin <
-                    problem->ranges[b->first_range + l].end &&
-                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
-                return 1;
+            if (x[k].begin < y[l].end && y[l].begin < x[k].end) return 1;
     return 0;
 }
 
@@ -1230,10 +1224,9 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section
- * the lowest byte of each such item, and so the room that the item takes from the next, is a
- * multiple of the alignment.  Only the highest item needs no rounding: at best that is the largest
- * rounding. rounding: scratch, two a section.  sums: scratch, one more than sections. */
+/* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
+ * multiple of it, so each but the highest takes its size rounded up; at best that is the largest
+ * rounding.  Scratch: rounding, two a section; sums, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
@@ -1269,8 +1262,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
- * 0: no memory. */
+/* Sets the bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
@@ -1290,19 +1282,14 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     return scratch && problem->section_bounds;
 }
 
-/* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a
- * range ends and another has begun since the section before: only then is the live set a largest
- * one. */
+/* Turns ranges from times into sections, and sets the limits of items.  A live set is a largest one
+ * only if a range ends and another has begun since the section before. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
-    memob_keyed* begins = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    if (!begins || !ends) {
-        MEMO_FREE(begins);
-        MEMO_FREE(ends);
-        return 0;
-    }
+    memob_keyed* begins = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
+    memob_keyed* ends = begins ? begins + n : NULL;
+    if (!begins) return 0;
 
     /* Begins and ends in order of time. */
     for (int64_t i = 0; i < n; i++) {
@@ -1329,16 +1316,17 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     problem->n_sections = closed;
     memoi_problem_limits(problem);
     MEMO_FREE(begins);
-    MEMO_FREE(ends);
     return 1;
 }
 
 /* --- >>items ---
- * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
- * Knows nothing of how items are planned.
+ * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
+ * the pairs that may not share bytes although they live at different times.  Knows nothing of how
+ * items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
- * 2. An alignment that the step does not guarantee is a multiple of the step. */
+ * 2. An alignment that the step does not guarantee is a multiple of the step.
+ * 3. The earlier item of a pair comes first. */
 
 /* How a problem may be made simpler, in bits. */
 enum {
@@ -1404,10 +1392,8 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
         if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
     }
 
-    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
-     * holds by itself; any other alignment must be a multiple of the unit.  A smaller unit can
-     * break an earlier item's alignment, so the loop begins again.  The unit halves at least, so
-     * that is rare. */
+    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the unit, or is a
+     * multiple of it.  A smaller unit can break an earlier item's, so the loop begins again. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
@@ -1417,8 +1403,7 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
     return problem->n_items > 0 ? unit : 1;
 }
 
-/* Refuses what could overflow: offsets in 64 bits, indices of ranges in 32.  Finds out whether the
- * unit guarantees all alignments. */
+/* Refuses what could overflow.  Finds out whether the unit guarantees all alignments. */
 MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1431,13 +1416,11 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo
     }
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
         padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sizes, alignments and fixed offsets together may pass 2^62");
+        return MEMOB_INVALID(error, "sizes, alignments and fixed offsets together may pass 2^62");
     if (problem->n_ranges >= INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
-            (long long)problem->n_ranges);
+        return MEMOB_INVALID(error,
+                             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
+                             (long long)problem->n_ranges);
     return MEMO_STATUS_OK;
 }
 
@@ -1489,14 +1472,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
     return status;
 }
 
-/* --- >>holds ---
- * Lists the pairs of items that may not share bytes although they live at different times, because
- * one stream has not waited for another.  Knows nothing of offsets.
- *
- * Lowest offset and sweeps let an item live until the last item held against it begins.  Ejections
- * look at the pairs.  extras/memo_pack.h turns pairs into sections, which the exact search takes.
- *
- * 1. The earlier item of a pair comes first. */
+/* --- pairs that holds keep apart, because one stream has not waited for another --- */
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
@@ -1514,8 +1490,7 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
     return 0;
 }
 
-/* Adds the pairs that holds keep apart to a problem.  Returns 1; 0 without memory; -1 if pairs are
- * too many. */
+/* Adds the pairs that holds keep apart.  1; 0: no memory; -1: pairs are too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
@@ -1529,7 +1504,7 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
                  ? -1
                  : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
         if (ok <= 0) break;
-        MEMO_ASSERT(i < item_of[j]); /* 1 */
+        MEMO_ASSERT(i < item_of[j]); /* 3 */
         problem->held[k] = (int32_t)i;
         problem->held[k + 1] = (int32_t)item_of[j];
         problem->n_held++;
@@ -1547,15 +1522,16 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
 
-/* The orders of the portfolio, each a permutation of the items. */
+/* Orders of the items; all but the last are runs of greedy. */
 typedef enum memoi_item_order {
     MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
     MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_LOAD,         /* fullest section first: memoi_greedy_order_by_load */
     MEMOI_ORDER_SIZE,         /* largest, then longest */
     MEMOI_ORDER_START,        /* as requested */
-    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
-    MEMOI_N_ORDERS,
-    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
+    MEMOI_GREEDY_RUNS,
+    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
+    MEMOI_N_ORDERS
 } memoi_item_order;
 
 /* The best offsets so far, in units, one an item. */
@@ -1630,6 +1606,12 @@ MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
     return effort->nodes_left <= 0 || memoi_deadline_is_over(&effort->clock);
 }
 
+/* May more effort lower the plan, which is above the target? */
+MEMOI int memoi_effort_goes_on(const memoi_effort* effort, const memoi_solution* best,
+                               int64_t target) {
+    return best->peak > memob_max(target, best->bound) && !memoi_effort_is_over(effort);
+}
+
 /* So many nodes of the effort; the caller spends those that are used. */
 MEMOI memoi_effort memoi_effort_take(const memoi_effort* effort, int64_t n_nodes) {
     memoi_effort own = *effort;
@@ -1650,11 +1632,9 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set.  The buffer of an item is then its index in the whole.
- * offsets, if not NULL: an item with an offset >= 0 is fixed there, and loses what lies above the
- * capacity.  0: no memory. */
+/* Makes a problem of the items in the set, whose buffers are those of the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
-                             const int64_t* offsets, int64_t capacity, memoi_problem* part) {
+                             memoi_problem* part) {
     int64_t i;
     *part = *whole;
     part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
@@ -1674,11 +1654,6 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         item->buffer = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
-        if (offsets && offsets[i] >= 0) {
-            item->fixed = offsets[i];
-            if (item->size > capacity - item->fixed) item->spare = 0;
-            item->size = memob_min(item->size, capacity - item->fixed);
-        }
         part->n_fixed += item->fixed >= 0;
         part->n_items++;
     }
@@ -1719,8 +1694,7 @@ MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     return n_entries;
 }
 
-/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
- * or the place of the next neighbor. */
+/* Counts two neighbors, or lists them.  fill: of an item, their number or the next one's place. */
 MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
                                int is_listed) {
     if (is_listed) {
@@ -1753,14 +1727,12 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
 }
 
-/* Moves the fixed items to the front of each list, the lowest first.  fill, order and sorted are
- * scratch: an entry an item, an item, and a neighbor. */
+/* Sorts each list: fixed items first, the lowest first.  fill, order and sorted are scratch: an
+ * entry an item, an item, and a neighbor. */
 MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
                                 int32_t* sorted) {
     const memoi_neighbors* neighbors = problem->neighbors;
-    const int64_t* first = neighbors->first;
-    const int64_t n = problem->n_items;
-    int64_t j, k;
+    const int64_t *first = neighbors->first, n = problem->n_items;
     for (int64_t i = 0; i < n; i++) {
         order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
         order[i].index = i;
@@ -1768,22 +1740,18 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     }
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* Each list in the order of all items; then the free items go back behind the fixed items, in
-     * the order that they had. */
+    /* Each item, in this order, goes to the end of its neighbors' lists. */
     for (int64_t i = 0; i < n; i++)
-        for (j = order[i].index, k = first[j]; k < first[j + 1]; k++)
-            sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t* list = neighbors->list + first[i];
-        for (k = j = 0; k < first[i + 1] - first[i]; k++)
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
-        MEMO_ASSERT(j == k || problem->items[list[j]].fixed < 0); /* 2 */
-    }
+        for (int64_t j = order[i].index, k = first[j]; k < first[j + 1]; k++) {
+            const int32_t to = neighbors->list[k];
+            MEMO_ASSERT(fill[to] == first[to] || problem->items[j].fixed < 0 || /* 2 */
+                        problem->items[sorted[fill[to] - 1]].fixed >= 0);
+            sorted[fill[to]++] = (int32_t)j;
+        }
+    memcpy(neighbors->list, sorted, (size_t)first[n] * sizeof(int32_t));
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long: callers then do
- * without. */
+/* Makes the lists.  1; 0: no memory; -1: too long, so that callers do without. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
@@ -1801,12 +1769,11 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
     order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
     sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
-    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (scratch.failed || !neighbors->first || !neighbors->list) {
+    neighbors->first = MEMOB_ARRAY(&neighbors->arrays, int64_t, n + 1);
+    neighbors->list = MEMOB_ARRAY(&neighbors->arrays, int32_t, n_entries);
+    if (scratch.failed || neighbors->arrays.failed) {
         memob_arrays_free(&scratch);
-        MEMO_FREE(neighbors->first);
-        MEMO_FREE(neighbors->list);
+        memob_arrays_free(&neighbors->arrays);
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }
@@ -1844,31 +1811,26 @@ typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc,
 
 #ifdef MEMO_PACK
 
-/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
+/* Holds and gaps as sections, and their bound.  0: no memory. */
 MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
-/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
- * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
+/* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* The style of a run: its order of ties, and how tight a section is. */
+/* Of a run of the search: its order of ties, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
 MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
                                   int64_t n_choices);
-/* The highest offset on which a set of items can be stacked within the capacity, or a higher
- * offset; -1: none.  most: that offset without alignments, which leave holes. */
+/* The highest offset, `most` without alignments, on which a set of items can be stacked within the
+ * capacity, or a higher one; -1: none.  Can the others lie above item i, which ends there? */
 MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
-/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
- * all items without alignments. */
 MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
                               int64_t most);
-/* A search has an answer; did another search side by side answer earlier? */
+/* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+/* Before the runs of greedy; instead of the search, for GREEDY; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
-/* More greedy runs, for a problem that is not easy. */
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
-/* More engines in a round, each with so many nodes. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits; solve: plans with some of them. */
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
@@ -1910,9 +1872,8 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. The tree finds the turn of an item that waits. */
-
-MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
+ * 3. The tree finds the turn of an item that waits.
+ * 4. A plateau that rises to an item placed before lies under the whole item. */
 
 /* --- orders --- */
 
@@ -1967,16 +1928,13 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
 /* --- unplaced items ---
  * Which unplaced item comes first in the order, among the items that live within an interval of
  * sections?  Items are ordered by begin, so those that begin in the interval follow each other.  A
- * tree over blocks of items finds the least turn of those that end there, too. */
-
-enum { MEMOI_UNPLACED_BLOCK = 16 }; /* items of a leaf; a smaller tree stays in the cache */
+ * tree over items finds the least turn of those that end there, too. */
 
 typedef struct memoi_unplaced {
-    int64_t n_leaves;
-    int32_t *end, *turn;             /* of an item; turn INT32_MAX: it is placed, or waits */
-    int32_t *least_turn, *least_end; /* of a node: of its unplaced items */
-    int32_t* largest_end;            /* of a node: of all its items */
-    int32_t* first_item;             /* of a section: the first item that begins there or later */
+    int64_t n_leaves;          /* a power of 2; item i is node n_leaves + i */
+    int32_t *turn, *least_end; /* of a node's items that wait: the least; INT32_MAX: none does */
+    int32_t* largest_end;      /* of all its items */
+    int32_t* first_item;       /* of a section: the first item that begins there or later */
 } memoi_unplaced;
 
 /* The arrays belong to a.  0: no memory. */
@@ -1984,13 +1942,11 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
                                 memob_arrays* a) {
     const int64_t n = problem->n_items;
     int64_t n_leaves = 1, i = 0;
-    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
+    while (n_leaves < n) n_leaves *= 2;
     unplaced->n_leaves = n_leaves;
-    unplaced->end = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
-    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
@@ -1998,85 +1954,63 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
         while (i < n && problem->items[i].begin < s) i++;
         unplaced->first_item[s] = (int32_t)i;
     }
-    for (int64_t k = 0; k < n_leaves * MEMOI_UNPLACED_BLOCK; k++) {
-        int32_t* largest = &unplaced->largest_end[n_leaves + k / MEMOI_UNPLACED_BLOCK];
-        unplaced->end[k] = k < n ? (int32_t)problem->items[k].until : INT32_MAX;
-        unplaced->turn[k] = INT32_MAX;
-        if (unplaced->end[k] > *largest) *largest = unplaced->end[k];
+    for (i = 0; i < n_leaves; i++) {
+        unplaced->turn[n_leaves + i] = INT32_MAX;
+        unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
     }
-    for (int64_t k = 2 * n_leaves - 1; k > 1; k--)
-        if (unplaced->largest_end[k] > unplaced->largest_end[k / 2])
-            unplaced->largest_end[k / 2] = unplaced->largest_end[k];
+    for (i = n_leaves - 1; i > 0; i--)
+        unplaced->largest_end[i] =
+            (int32_t)memob_max(unplaced->largest_end[2 * i], unplaced->largest_end[2 * i + 1]);
     return 1;
 }
 
-/* Sets the least turn and end of a node from its items, or from its children; returns 1 if they
- * change. */
-MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-    int32_t turn = INT32_MAX, end = INT32_MAX;
-    int is_new;
-    for (int64_t i = first; first >= 0 && i < first + MEMOI_UNPLACED_BLOCK; i++) {
-        turn = memoi_least(turn, unplaced->turn[i]);
-        end = memoi_least(end, unplaced->turn[i] < INT32_MAX ? unplaced->end[i] : INT32_MAX);
-    }
-    for (int64_t k = 2 * node; first < 0 && k < 2 * node + 2; k++) {
-        turn = memoi_least(turn, unplaced->least_turn[k]);
-        end = memoi_least(end, unplaced->least_end[k]);
-    }
-    is_new = unplaced->least_turn[node] != turn || unplaced->least_end[node] != end;
-    unplaced->least_turn[node] = turn;
+/* Sets a node's least turn and end; returns 1 if they change. */
+MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t turn, int32_t end) {
+    const int is_new = unplaced->turn[node] != turn || unplaced->least_end[node] != end;
+    unplaced->turn[node] = turn;
     unplaced->least_end[node] = end;
     return is_new;
 }
 
-/* Call this after all turns are set. */
-MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
-    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+/* From a node's children. */
+MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
+    const int32_t* turn = unplaced->turn + 2 * node;
+    const int32_t* end = unplaced->least_end + 2 * node;
+    return memoi_unplaced_note(unplaced, node, turn[0] < turn[1] ? turn[0] : turn[1],
+                               end[0] < end[1] ? end[0] : end[1]);
 }
 
-/* Sets the turn of an item; INT32_MAX: it no longer waits. */
+/* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
+MEMOI int64_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
+    const int64_t node = unplaced->n_leaves + i;
+    memoi_unplaced_note(unplaced, node, turn,
+                        turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX);
+    return node;
+}
+
 MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
-    int64_t node = unplaced->n_leaves + i / MEMOI_UNPLACED_BLOCK;
-    unplaced->turn[i] = turn;
+    int64_t node = memoi_unplaced_leaf(unplaced, i, turn) / 2;
     while (node > 0 && memoi_unplaced_join(unplaced, node)) node /= 2;
 }
 
-/* The least turn, if below best, of the items from first to last - 1 that end by `end`. */
-MEMOI int32_t memoi_unplaced_scan(const memoi_unplaced* unplaced, int64_t first, int64_t last,
-                                  int32_t end, int32_t best) {
-    for (int64_t i = first; i < last; i++) {
-        const int32_t here = unplaced->end[i] <= end ? unplaced->turn[i] : INT32_MAX;
-        best = memoi_least(best, here);
-    }
-    return best;
-}
-
-/* As memoi_unplaced_scan, of the items of a node. */
+/* The least turn, if below best, of a node's items that end by `end`. */
 MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t end,
                                    int32_t best) {
-    const int32_t turn = unplaced->least_turn[node];
+    const int32_t turn = unplaced->turn[node];
+    int64_t child;
     if (turn >= best || unplaced->least_end[node] > end) return best;
-    if (unplaced->largest_end[node] <= end) return turn;
-    if (node < unplaced->n_leaves) { /* the child with the least turn first */
-        const int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
-        best = memoi_unplaced_below(unplaced, child, end, best);
-        return memoi_unplaced_below(unplaced, child ^ 1, end, best);
-    }
-    node = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-    return memoi_unplaced_scan(unplaced, node, node + MEMOI_UNPLACED_BLOCK, end, best);
+    if (unplaced->largest_end[node] <= end) return turn;   /* as for a leaf */
+    child = 2 * node + (unplaced->turn[2 * node] != turn); /* the least turn first */
+    best = memoi_unplaced_below(unplaced, child, end, best);
+    return memoi_unplaced_below(unplaced, child ^ 1, end, best);
 }
 
 /* The least turn of the items that live within [begin, end), or INT32_MAX. */
 MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    const int64_t first = unplaced->first_item[begin], last = unplaced->first_item[end];
-    const int64_t from = memob_min(memob_align_up(first, MEMOI_UNPLACED_BLOCK), last);
-    const int64_t to = memob_max(last - last % MEMOI_UNPLACED_BLOCK, from);
-    int64_t left = unplaced->n_leaves + from / MEMOI_UNPLACED_BLOCK;
-    int64_t right = unplaced->n_leaves + to / MEMOI_UNPLACED_BLOCK;
-    int32_t best = memoi_unplaced_scan(unplaced, first, from, end, INT32_MAX);
-    best = memoi_unplaced_scan(unplaced, to, last, end, best);
-    for (; to > from && left < right; left /= 2, right /= 2) { /* most intervals are short */
+    int64_t left = unplaced->n_leaves + unplaced->first_item[begin];
+    int64_t right = unplaced->n_leaves + unplaced->first_item[end];
+    int32_t best = INT32_MAX;
+    for (; left < right; left /= 2, right /= 2) {
         if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
         if (right & 1) best = memoi_unplaced_below(unplaced, --right, end, best);
     }
@@ -2088,8 +2022,6 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
-
-enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run takes */
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
@@ -2103,10 +2035,14 @@ typedef struct memoi_greedy {
 
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
-    /* Tops of plateaus by first section, as the leaves of a tree of the lowest; INT64_MAX: none
-     * begins here. */
+    /* By first section, the leaves of a tree of the lowest; INT64_MAX: no plateau begins here. */
     int64_t* tops;
     int64_t n_leaves; /* a power of 2 */
+
+    /* Items that are placed before the run, by offset: none, or those of full sections. */
+    memob_keyed* ahead;
+    char* is_ahead; /* of an item: no plateau has reached it */
+    int64_t n_ahead, first_ahead;
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -2123,16 +2059,9 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->plateau = MEMOB_ARRAY(a, memoi_plateau, problem->n_sections + 1);
     for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
     greedy->tops = MEMOB_ARRAY(a, int64_t, 2 * greedy->n_leaves);
+    greedy->ahead = MEMOB_ARRAY(a, memob_keyed, n);
+    greedy->is_ahead = (char*)memob_arrays_add(a, n, 1);
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
-}
-
-/* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
-MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
-    const double now = memob_now_s(), n = (double)greedy->problem->n_items;
-    if (greedy->is_needed) return 0;
-    return memoi_deadline_is_over(greedy->clock) ||
-           (n_placed >= MEMOI_GREEDY_PACE &&
-            begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
 
 /* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
@@ -2234,72 +2163,117 @@ MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
     return memob_min(left, right);
 }
 
-/* Nothing is placed: all free items are on the tree. */
+/* Nothing is placed: all free items that are not ahead are on the tree. */
 MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, i;
     for (int64_t rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
-        greedy->unplaced.turn[i] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        memoi_unplaced_leaf(&greedy->unplaced, i, item->fixed < 0 ? (int32_t)rank : INT32_MAX);
         greedy->offsets[i] = item->fixed;
+    }
+    for (int64_t k = greedy->first_ahead = 0; k < greedy->n_ahead; k++) {
+        greedy->offsets[i = greedy->ahead[k].index] = greedy->ahead[k].key;
+        memoi_unplaced_leaf(&greedy->unplaced, i, INT32_MAX);
+        greedy->is_ahead[i] = 1;
     }
     if (n == 0) return;
 
     /* Build the tree from its leaves, then one plateau over all sections. */
-    memoi_unplaced_begin(&greedy->unplaced);
+    for (i = greedy->unplaced.n_leaves - 1; i > 0; i--) memoi_unplaced_join(&greedy->unplaced, i);
     for (i = 0; i < 2 * greedy->n_leaves; i++) greedy->tops[i] = INT64_MAX;
     memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
 }
 
-/* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
- * plateau rises. */
-MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
-    int64_t at = memoi_plateau_lowest(greedy), offset, i;
-    int32_t end = greedy->plateau[at].end;
-    int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
-    const memoi_item* item;
-    if (rank == INT32_MAX) {
-        memoi_plateau_raise(greedy, at, memoi_plateau_next(greedy, at));
-        return 0;
+/* The place of the lowest item ahead that lives in [begin, end) and lies below top; -1: none. */
+MEMOI int64_t memoi_plateau_ahead(const memoi_greedy* greedy, int64_t begin, int64_t end,
+                                  int64_t top) {
+    for (int64_t k = greedy->first_ahead; k < greedy->n_ahead && greedy->ahead[k].key < top; k++) {
+        const memoi_item* item = &greedy->problem->items[greedy->ahead[k].index];
+        if (greedy->is_ahead[greedy->ahead[k].index] && item->begin < end && item->end > begin)
+            return k;
     }
-    item = &greedy->problem->items[i = greedy->ranked[rank].index];
-    MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
-    MEMO_ASSERT(greedy->unplaced.turn[i] == rank);                                  /* 3 */
-    offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-    memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
-    memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
-    return 1;
+    return -1;
 }
 
-/* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
- * Returns 0 as soon as the deadline cannot be met. */
+/* Takes the first item that fits the lowest plateau, at `at`, below all that is ahead, off the
+ * tree; a few are tried.  Returns its rank, or INT32_MAX. */
+MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
+    memoi_unplaced* unplaced = &greedy->unplaced;
+    const int32_t end = greedy->plateau[at].end;
+    int32_t passed[MEMOI_TRIES], n_passed = 0, rank = INT32_MAX;
+    for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
+        const memoi_item* item;
+        int64_t top, i;
+        rank = memoi_unplaced_find(unplaced, (int32_t)at, end);
+        if (rank == INT32_MAX) break;
+        i = greedy->ranked[rank].index;
+        item = &greedy->problem->items[i];
+        MEMO_ASSERT(unplaced->turn[unplaced->n_leaves + i] == rank);                    /* 3 */
+        MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
+        memoi_unplaced_set(unplaced, i, INT32_MAX);
+        top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment) + item->size;
+        if (memoi_plateau_ahead(greedy, item->begin, item->end, top) < 0) break;
+    }
+    if (n_passed == MEMOI_TRIES) rank = INT32_MAX;
+    while (n_passed-- > 0) /* too large here, but perhaps not elsewhere */
+        memoi_unplaced_set(unplaced, greedy->ranked[passed[n_passed]].index, passed[n_passed]);
+    return rank;
+}
+
+/* Places an item on the lowest plateau, one that is reached or the first that fits, and returns 1.
+ * If there is none, that plateau rises, but not into what is ahead. */
+MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
+    const int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at);
+    const int64_t end = greedy->plateau[at].end;
+    const int64_t reached = memoi_plateau_ahead(greedy, at, end, top + 1);
+    const memoi_item* item;
+    int64_t i, next, k;
+    int32_t rank;
+    if (reached >= 0) {
+        item = &greedy->problem->items[i = greedy->ahead[reached].index];
+        MEMO_ASSERT(greedy->offsets[i] == top && item->begin >= at && item->end <= end); /* 4 */
+        greedy->is_ahead[i] = 0;
+        for (k = reached; k == greedy->first_ahead && k < greedy->n_ahead; k++)
+            greedy->first_ahead += !greedy->is_ahead[greedy->ahead[k].index];
+        memoi_plateau_cover(greedy, at, item->begin, item->until, top + item->size);
+        return 1;
+    }
+
+    rank = memoi_plateau_find(greedy, at);
+    if (rank < INT32_MAX) {
+        item = &greedy->problem->items[i = greedy->ranked[rank].index];
+        greedy->offsets[i] = memob_align_up(top, item->alignment);
+        memoi_plateau_cover(greedy, at, item->begin, item->until, greedy->offsets[i] + item->size);
+        return 1;
+    }
+    next = memoi_plateau_next(greedy, at);
+    k = memoi_plateau_ahead(greedy, at, end, next);
+    memoi_plateau_raise(greedy, at, k < 0 ? next : greedy->ahead[k].key);
+    return 0;
+}
+
+/* Places the item that can lie lowest, in a tie the first ranked, and so on.  0: time is up. */
 MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed;
-    double begin = memob_now_s();
     memoi_plateau_begin(greedy);
-    for (int64_t round = 1; n_placed < n; round++) {
-        if (round % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
+    for (int64_t step = 1; n_placed < n; step++) {
+        if (step % MEMOI_CLOCK == 0 && !greedy->is_needed && memoi_deadline_is_over(greedy->clock))
+            return 0;
         n_placed += memoi_plateau_step(greedy);
     }
     return 1;
 }
 
-enum { MEMOI_GREEDY_RUNS = 5 };
-
 /* Ranks the items for a run of lowest offset. */
 MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
-                                              MEMOI_ORDER_LOAD, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_START};
-    if (orders[run] == MEMOI_ORDER_LOAD)
+    if (run == (int)MEMOI_ORDER_LOAD)
         memoi_greedy_order_by_load(greedy);
     else
-        memoi_greedy_order_items(greedy->problem, orders[run], NULL, greedy->ranked);
+        memoi_greedy_order_items(greedy->problem, (memoi_item_order)run, NULL, greedy->ranked);
 }
 
-/* Runs number first to last - 1, until a plan meets the target or time is up.  extras/memo_pack.h
- * plans a problem that is not small at once.  A run is given up as soon as it would last too long,
- * unless there is no plan yet. */
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
@@ -2340,8 +2314,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  *   stack   head and lift count the holes that alignments leave in the best stack of the items,
  *           from the capacity down; what is known of a set serves all nodes within the capacity
  *   block   a blocked item likewise, over all the sections that it meets
- *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
- *           not the one looked for
+ *   hole    an unplaced item would fit under the floor: not the plan of the least sum
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
@@ -2350,9 +2323,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
  * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
  *
- * Runs.  Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So
- * runs are short and grow slowly.  They differ in the order of the items, in the rule for tight
- * sections, and in whether sections that failed often go first.
+ * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
+ * the order of the items; with extras/memo_pack.h also in which sections count as tight.
  *
  * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
  * 2. Members of a section can be its lowest, or are lifted.
@@ -2375,32 +2347,29 @@ typedef struct memoi_look {
     int32_t n_choices; /* items that can be lowest */
 } memoi_look;
 
+/* Of an item, and from LOOK on of a section. */
 typedef enum memoi_change_kind {
     MEMOI_CHANGE_MINIMUM,
     MEMOI_CHANGE_BOUND,
     MEMOI_CHANGE_BLOCKED,
     MEMOI_CHANGE_PLACED,
-    MEMOI_CHANGE_STALE /* of a section */
+    MEMOI_CHANGE_LOOK,
+    MEMOI_CHANGE_STALE
 } memoi_change_kind;
 
 typedef struct memoi_change {
-    int64_t value; /* before */
     int32_t index; /* item or section */
     int32_t kind;
+    union {
+        int64_t value;
+        memoi_look look;
+    } before;
 } memoi_change;
 
-typedef struct memoi_old_look {
-    memoi_look look;
-    int64_t section;
-} memoi_old_look;
-
-/* A state of a part that has failed: the unplaced items of the part with all that is known of these
- * items, in 128 bits. */
+/* A state of a part that has failed: its unplaced items with all that is known of these. */
 typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
-
-enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
 
 /* What unplaced items say together.  A tally is kept for each block of items, and is taken again
  * only if an item of the block has changed. */
@@ -2410,11 +2379,18 @@ typedef struct memoi_tally {
                                    bound.  INT64_MAX: none */
 } memoi_tally;
 
-enum { MEMOI_TALLY_ITEMS = 64 };
+enum {
+    MEMOI_FAILURES = 1 << 16,       /* remembered; a later one replaces an earlier one */
+    MEMOI_TALLY_ITEMS = 64,         /* of a block */
+    MEMOI_BASE_ITEMS = 62,          /* a set has one bit for each, and a sign */
+    MEMOI_SEARCH_MEMBERS = 1 << 26, /* of all sections */
+    MEMOI_SEARCH_LOOKS = 1 << 14,   /* that take the time of a node */
+    MEMOI_THREADS = 64              /* in extras/memo_pack.h */
+};
 
 typedef struct memoi_search {
     const memoi_problem* problem;
-    memob_arrays arrays; /* all but the two logs */
+    memob_arrays arrays; /* all but the log */
 
     /* fixed for the problem */
     int64_t* size; /* of item i */
@@ -2428,10 +2404,8 @@ typedef struct memoi_search {
 
     /* the node */
     uint64_t unplaced; /* items, where there are sets */
-    int64_t* minimum;
-    int64_t* bound;
-    char* is_placed;
-    char* is_blocked;
+    int64_t *minimum, *bound;
+    char *is_placed, *is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into s */
@@ -2440,19 +2414,15 @@ typedef struct memoi_search {
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: an item there has changed since the last look */
 
-    /* how to undo a change */
-    memoi_change* changes;
+    memoi_change* changes; /* to undo */
     int64_t n_changes, change_capacity;
-    memoi_old_look* old_looks;
-    int64_t n_old_looks, old_look_capacity;
     memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
     int32_t* rank;                   /* of an item, the last tie break */
     double* weight;                  /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;                 /* scratch */
-    int32_t* lifted;                 /* scratch */
+    int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
     int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
@@ -2464,11 +2434,8 @@ typedef struct memoi_search {
 
     /* within one capacity */
     memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
-    int64_t n_runs;
+    int64_t n_runs, node_begin, node_end; /* of its budget */
     double run_length;
-    int64_t node_end; /* of its budget */
-
-    int64_t node_begin;
     memoi_verdict verdict;
 
     /* side by side with other searches, if extras/memo_pack.h runs several */
@@ -2481,46 +2448,46 @@ MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
     memob_map_free(&search->bases);
     MEMO_FREE(search->changes);
-    MEMO_FREE(search->old_looks);
     memset(search, 0, sizeof *search);
 }
 
-/* Items of every section, by counting. */
-MEMOI void memoi_search_list_members(memoi_search* search) {
+/* Lists the members of all sections, by counting; returns how many looks placing all takes. */
+MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, *fill = search->unplaced_sum;
-    for (int64_t s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
+    int64_t item = 0, n, *first = search->first_member;
+    double looks = 0;
+    for (int64_t i = 0; i < problem->n_ranges; i++)
+        for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
+    for (int64_t s = 0; s < problem->n_sections; s++) {
+        n = first[s + 1];
+        looks += (double)n * (double)n; /* each member placed looks at all others */
+        search->unplaced_sum[s] = first[s];
+        first[s + 1] += first[s];
+    }
+
     for (int64_t i = 0; i < problem->n_items; i++) {
-        search->size[i] = problem->items[i].size;
-        if (problem->items[i].alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
-        for (int64_t k = 0; k < problem->items[i].n_ranges; k++) {
-            const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
-            for (int64_t s = range->begin; s < range->end; s++) {
-                search->members[fill[s]++] = (int32_t)i;
+        const memoi_item* here = &problem->items[i];
+        search->size[i] = here->size;
+        if (here->alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
+        for (int64_t k = here->first_range; k < here->first_range + here->n_ranges; k++)
+            for (int64_t s = problem->ranges[k].begin; s < problem->ranges[k].end; s++) {
+                search->members[search->unplaced_sum[s]++] = (int32_t)i; /* as scratch */
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
-        }
     }
     for (int64_t s = 0; s <= problem->n_sections; s++) {
         while (item < problem->n_items && problem->items[item].begin < s) item++;
         search->first_item[s] = (int32_t)item;
     }
+    return looks;
 }
 
-enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
-
-/* Members of all sections; pairs and threads, in extras/memo_pack.h. */
-enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
-
-enum { MEMOI_SEARCH_LOOKS = 1 << 14 }; /* that take the time of a node */
-
-/* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
- * frees the search in any case. */
+/* 1; 0: no memory; -1: too large, or has pairs.  The caller frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
                               const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
-    double looks = 0;
+    double looks;
     int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -2559,46 +2526,30 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->failures = MEMOB_ARRAY(a, memoi_failure, MEMOI_FAILURES);
     if (a->failed) return 0;
 
-    /* The members of each section. */
-    for (int64_t i = 0; i < problem->n_ranges; i++)
-        for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
-            search->first_member[s + 1]++;
-    for (int64_t s = 0; s < problem->n_sections; s++) {
-        const int64_t n_here = search->first_member[s + 1];
-        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
-        search->first_member[s + 1] += search->first_member[s];
-        search->weight[s] = 1;
-    }
-    search->least_nodes = n + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
-    memoi_search_list_members(search);
+    for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
+    looks = memoi_search_list_members(search) / 2;
+    search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
     return 1;
 }
 
 /* --- a node: its state, how an item is placed, and how changes are undone --- */
 
+/* Remembers what an item had before a change, or the look at a section. */
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
+    memoi_change* change;
     if (search->n_changes == search->change_capacity &&
         !memob_reserve(&search->changes, &search->change_capacity, search->n_changes + 1,
                        sizeof(memoi_change))) {
         search->is_out_of_memory = 1; /* the run ends, and its state is not used again */
         return;
     }
-    if (kind != MEMOI_CHANGE_STALE) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
-    search->changes[search->n_changes].kind = (int32_t)kind;
-    search->changes[search->n_changes].index = (int32_t)index;
-    search->changes[search->n_changes++].value = before;
-}
-
-MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
-    if (search->n_old_looks == search->old_look_capacity &&
-        !memob_reserve(&search->old_looks, &search->old_look_capacity, search->n_old_looks + 1,
-                       sizeof(memoi_old_look))) {
-        search->is_out_of_memory = 1;
-        return;
-    }
-    search->old_looks[search->n_old_looks].look = search->looks[s];
-    search->old_looks[search->n_old_looks++].section = s;
+    change = &search->changes[search->n_changes++];
+    change->kind = (int32_t)kind;
+    change->index = (int32_t)index;
+    change->before.value = before;
+    if (kind == MEMOI_CHANGE_LOOK) change->before.look = search->looks[index];
+    if (kind < MEMOI_CHANGE_LOOK) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
 }
 
 /* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
@@ -2610,9 +2561,9 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];
-    int64_t change = sign * item->size;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const int64_t change = sign * item->size;
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++) {
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
         for (int64_t s = range->begin; s < range->end; s++) {
             search->n_unplaced[s] += sign;
@@ -2623,36 +2574,29 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
-/* Undoes all but so many changes and looks. */
-MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
-    while (search->n_old_looks > n_old_looks) {
-        const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
-        search->looks[old->section] = old->look;
-    }
+/* Undoes all but so many changes. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes) {
     while (search->n_changes > n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
-        if (change->kind != MEMOI_CHANGE_STALE)
-            search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
+        const int32_t k = change->index;
+        if (change->kind < (int32_t)MEMOI_CHANGE_LOOK)
+            search->is_stale_tally[k / MEMOI_TALLY_ITEMS] = 1;
         switch (change->kind) {
-        case MEMOI_CHANGE_MINIMUM: search->minimum[change->index] = change->value; break;
-        case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
-        case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
-        case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
-        case MEMOI_CHANGE_PLACED:
-            search->is_placed[change->index] = 0;
-            memoi_search_count(search, change->index, 1);
-            break;
-        default: break;
+        case MEMOI_CHANGE_MINIMUM: search->minimum[k] = change->before.value; break;
+        case MEMOI_CHANGE_BOUND: search->bound[k] = change->before.value; break;
+        case MEMOI_CHANGE_BLOCKED: search->is_blocked[k] = (char)change->before.value; break;
+        case MEMOI_CHANGE_LOOK: search->looks[k] = change->before.look; break;
+        case MEMOI_CHANGE_STALE: search->is_stale[k] = 1; break;
+        default: search->is_placed[k] = 0; memoi_search_count(search, k, 1);
         }
     }
 }
 
 MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
         memset(search->is_stale + range->begin, 1, (size_t)(range->end - range->begin));
-    }
 }
 
 /* Returns 0 if the item then no longer fits. */
@@ -2699,8 +2643,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
 /* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
- * order, with placed items behind, is kept for the next time: from node to node an order hardly
- * changes. */
+ * order, with placed items behind, is kept: from node to node it hardly changes. */
 MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     int32_t* members = search->members + search->first_member[s];
     int32_t* sorted = search->sorted;
@@ -2718,9 +2661,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
- * where these would end.  Lists the other members in search->lifted, and sets *highest to the
- * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
+/* Looks at the unplaced members of a section: how many can be the lowest, which starts at `latest`
+ * or below, and where these would end.  Lists the others in search->lifted; returns how many. */
 MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
                                 memoi_look* look, int64_t* highest) {
     const int32_t* members = search->members + search->first_member[s];
@@ -2759,8 +2701,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     return n_lifted;
 }
 
-/* The rule head: from each bound above `latest`, the items from there upward must fit under the
- * capacity.  Returns 0 if they do not. */
+/* The rule head: from each bound above `latest` on, items must fit.  0: they do not. */
 MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
     uint64_t above = 0;
     int64_t most = search->capacity, spare = 0;
@@ -2793,7 +2734,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
     n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
-    memoi_search_log_look(search, s);
+    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
     search->looks[s] = look;
 
     /* The rules need an item that cannot be the lowest, and an item that can. */
@@ -2803,8 +2744,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         return 0;
     }
 
-    /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
-     * can. */
+    /* Lift: what cannot be lowest starts no lower than the earliest end of what can. */
     for (int64_t k = 0; k < n_lifted; k++) {
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
@@ -2816,14 +2756,12 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
         for (int64_t s = range->begin; s < range->end; s++) {
             const memoi_look* look = &search->looks[s];
-            int64_t end = look->least_item == i ? look->second_end : look->least_end;
-            if (end < least) least = end;
+            least = memob_min(least, look->least_item == i ? look->second_end : look->least_end);
         }
-    }
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
@@ -2845,8 +2783,7 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
     return &search->failures[state->low % MEMOI_FAILURES];
 }
 
-/* Sections [begin, end), and the floor: the lowest offset at which an item of these sections can be
- * first. */
+/* Sections [begin, end), and the floor: the lowest offset at which an item can be first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
     memoi_failure state; /* hash of everything that decides the result */
@@ -2920,8 +2857,8 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 
 /* Applies all rules; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
-    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, next,
-            s;
+    const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
+    int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->bound >= part->floor) continue;
@@ -2951,14 +2888,11 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
-        for (int64_t s = range->begin; s < range->end; s++) {
-            const double slack = (double)search->looks[s].slack;
-            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
-            if (here < least) least = here;
-        }
-    }
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
+        for (int64_t s = range->begin; s < range->end; s++)
+            least = fmin(least, memoi_pack_tightness(search, s, (double)search->looks[s].slack,
+                                                     search->looks[s].n_choices));
     return least;
 }
 
@@ -3029,7 +2963,7 @@ MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int6
 /* Places the item to branch on, and all others.  If that fails, forbids its place. */
 MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
                                         int64_t end) {
-    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
     for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
         memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
@@ -3038,16 +2972,15 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
     if (verdict != MEMOI_FAILED) return verdict;
     (void)MEMOI_PROVE(search, 'b', i, 0);
     memset(search->is_stale + begin, 0, (size_t)(end - begin));
-    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_undo(search, n_changes);
     memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
     search->is_blocked[i] = 1;
     return verdict;
 }
 
-/* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
- * leaves the search unchanged. */
+/* Places all unplaced items of [begin, end), which none crosses.  A failure changes nothing. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
-    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
     memoi_part part = memoi_search_part(search, begin, end);
     const memoi_failure state = part.state;
@@ -3081,7 +3014,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
-    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
                 memoi_search_part(search, begin, end).state.high == state.high);
@@ -3092,7 +3025,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    search->n_changes = search->n_old_looks = 0;
+    search->n_changes = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
@@ -3108,8 +3041,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Branches of the first run.  A run needs one for each item; half as many runs of twice as many
- * branches come to more plans. */
+/* Branches of the first run, which needs one for each item. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, 3 * problem->n_items);
 }
@@ -3173,9 +3105,8 @@ MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, m
     exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
-    return MEMOI_WITHOUT(search)
-               ? -1
-               : memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
+    if (MEMOI_WITHOUT(search)) return -1;
+    return memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
 }
 
 MEMOI void memoi_exact_free(memoi_exact* exact) {
@@ -3183,8 +3114,7 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity with so many nodes.  A plan lowers the best; an exhausted search raises the
- * bound.  0: no memory. */
+/* Attempts a capacity, which lowers the best plan or raises its bound.  0: no memory. */
 MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
     memoi_search* search = &exact->search;
     memoi_solution* best = exact->best;
@@ -3204,44 +3134,36 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     return 1;
 }
 
-MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
-    return exact->best->peak > memob_max(target, exact->best->bound) &&
-           !memoi_effort_is_over(exact->effort);
-}
-
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until no capacity is left between.  It waits for a later round if a run takes
- * more nodes.  0: no memory. */
+ * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
+    if (memoi_effort_goes_on(exact->effort, best, target) &&
+        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
         return 0;
-    while (memoi_exact_goes_on(exact, target) && exact->given_up < best->peak - 1) {
+    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
         const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
     }
     return 1;
 }
 
-/* The nodes of an attempt in the first round: enough for several short runs. */
-MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
-    return memob_max(5000, 8 * memoi_search_shortest_run(problem));
+/* The nodes of a first attempt: for several short runs, at most half of what is left. */
+MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
+    return memob_min(memob_max(5000, 8 * memoi_search_shortest_run(problem)), nodes_left / 2);
 }
 
-/* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
- * over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                            memoi_solution* best) {
+/* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
+ * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
+MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                            memoi_effort* effort, memoi_solution* best) {
     memoi_exact exact;
     const int created = memoi_exact_create(&exact, problem, effort, best);
-    int64_t n_nodes = memob_min(memoi_exact_first(problem), effort->nodes_left / 2);
     int ok = created != 0;
-    while (ok && created > 0 && memoi_exact_goes_on(&exact, target)) {
+    for (; ok && created > 0 && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
         ok = memoi_exact_round(&exact, target, n_nodes);
-        n_nodes *= 2;
-    }
     memoi_exact_free(&exact);
     return ok;
 }
@@ -3250,100 +3172,7 @@ MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_
  * The engine for many items.  Door: memoi_full_solve.  Knows nothing of gaps and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
- * by greedy and the exact search.  All other items go around these by lowest offset, because there
- * is room elsewhere.
- *
- * 1. A plateau that rises to an item placed before lies under the whole item. */
-
-typedef struct memoi_around {
-    memoi_greedy greedy;
-    const int64_t* offsets; /* of placed items */
-    memob_keyed* ahead;     /* placed items by offset; items before first have been reached */
-    char* is_ahead;         /* of an item: placed, but not reached */
-    int64_t first, n_ahead;
-} memoi_around;
-
-/* The lowest item ahead, by place in the list, that lives in sections [begin, end) and lies below
- * top; -1: none. */
-MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int64_t end,
-                                  int64_t top) {
-    for (int64_t k = around->first; k < around->n_ahead && around->ahead[k].key < top; k++) {
-        const memoi_item* item = &around->greedy.problem->items[around->ahead[k].index];
-        if (around->is_ahead[around->ahead[k].index] && item->begin < end && item->end > begin)
-            return k;
-    }
-    return -1;
-}
-
-/* As memoi_plateau_step: an item that is reached, or the first that fits the lowest plateau below
- * all that is ahead; a few are tried.  If there is none, the plateau rises, but not into what is
- * ahead. */
-MEMOI int memoi_around_step(memoi_around* around) {
-    memoi_greedy* greedy = &around->greedy;
-    int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at), reached;
-    const int32_t end = greedy->plateau[at].end;
-    int32_t passed[MEMOI_TRIES], rank = INT32_MAX, n_passed = 0;
-    const memoi_item* item = NULL;
-    int64_t i = 0;
-
-    /* All that is below top has been reached, so an item at top lies on this plateau wholly. */
-    reached = memoi_around_lowest(around, at, end, top + 1);
-    if (reached >= 0) {
-        item = &greedy->problem->items[around->ahead[reached].index];
-        MEMO_ASSERT(around->ahead[reached].key == top && item->begin >= at && /* 1 */
-                    item->end <= end);
-        around->is_ahead[around->ahead[reached].index] = 0;
-        memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
-        while (around->first < around->n_ahead &&
-               !around->is_ahead[around->ahead[around->first].index])
-            around->first++;
-        return 1;
-    }
-
-    /* What is too large is off the tree for this step. */
-    for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
-        rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
-        if (rank == INT32_MAX) break;
-        item = &greedy->problem->items[i = greedy->ranked[rank].index];
-        top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
-        if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
-    }
-    rank = n_passed < MEMOI_TRIES ? rank : INT32_MAX;
-    while (n_passed-- > 0)
-        memoi_unplaced_set(&greedy->unplaced, greedy->ranked[passed[n_passed]].index,
-                           passed[n_passed]);
-    if (rank < INT32_MAX) {
-        greedy->offsets[i] = top;
-        memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
-        return 1;
-    }
-    top = memoi_plateau_next(greedy, at);
-    reached = memoi_around_lowest(around, at, end, top);
-    memoi_plateau_raise(greedy, at, reached < 0 ? top : around->ahead[reached].key);
-    return 0;
-}
-
-/* Places all items by an order, around the items in the set, which keep their offsets.  Returns 0
- * as soon as the deadline cannot be met. */
-MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
-    memoi_greedy* greedy = &around->greedy;
-    int64_t n = greedy->problem->n_items, n_placed, step;
-    double begin = memob_now_s();
-    memoi_plateau_begin(greedy);
-    around->first = 0;
-    for (int64_t i = 0; i < n; i++) {
-        around->is_ahead[i] = is_in_set[i];
-        if (!is_in_set[i]) continue;
-        greedy->offsets[i] = around->offsets[i];
-        memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
-    }
-    for (step = 1, n_placed = 0; n_placed < n; step++) {
-        if (step % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
-        n_placed += memoi_around_step(around);
-    }
-    return 1;
-}
+ * by greedy and the exact search.  All other items go around these by lowest offset. */
 
 /* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
  * many items there are.  before: scratch, one more than sections. */
@@ -3369,7 +3198,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     memoi_solution inner;
     memoi_problem part;
     int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, NULL, 0, &part)) {
+    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
         MEMO_FREE(inner_offsets);
         return memob_no_memory(error, "full sections");
     }
@@ -3380,7 +3209,8 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         status =
             memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
     memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
-    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, own, &inner))
+    if (!status && inner.peak > target &&
+        !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");
     for (int64_t i = 0; !status && i < part.n_items; i++)
         offsets[part.items[i].buffer] = inner.offsets[i];
@@ -3401,17 +3231,13 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0;
-    memoi_around around;
+    memoi_greedy greedy;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
-    const int ok = memoi_greedy_create(&around.greedy, problem, &effort->clock);
-    memob_arrays* a = &around.greedy.arrays;
+    const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
+    memob_arrays* a = &greedy.arrays;
     int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
     int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
-    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
-    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
-    around.offsets = offsets;
-    around.n_ahead = 0;
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
 
     /* The plan of the items of full sections. */
@@ -3423,16 +3249,16 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     /* All other items around it. */
     for (int64_t i = 0; !status && i < n; i++) {
         if (!is_in_set[i]) continue;
-        around.ahead[around.n_ahead].key = offsets[i];
-        around.ahead[around.n_ahead++].index = i;
+        greedy.ahead[greedy.n_ahead].key = offsets[i];
+        greedy.ahead[greedy.n_ahead++].index = i;
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
-    qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
-        memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
-        if (memoi_deadline_is_over(&effort->clock) || !memoi_around_run(&around, is_in_set)) break;
+        memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
+        if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
-        memoi_solution_offer(problem, around.greedy.offsets, best);
+        memoi_solution_offer(problem, greedy.offsets, best);
     }
 done: /* after a failure as well */
     memob_arrays_free(a);
@@ -3444,10 +3270,9 @@ done: /* after a failure as well */
  * proves one that is above the bound.  Door: memoi_ejections_solve.  Knows nothing of how the plan
  * was made.
  *
- * The highest item waits for a place within a capacity.  A
- * waiting item takes the place where the items in its way weigh least, and then these items wait.
- * An item that took a place weighs more from then on, so that the same items do not chase each
- * other.  (An ejection pool, Nagata and Braysy 2009.)
+ * The highest item waits for a place within a capacity.  A waiting item takes the place where the
+ * items in its way weigh least, and then these items wait.  An item that took a place weighs more
+ * from then on, so that items do not chase each other.  (An ejection pool, Nagata and Braysy 2009.)
  *
  * 1. An item waits once, or has a place.
  * 2. In order of offset, a neighbor begins to be in the way before it ends. */
@@ -3471,27 +3296,6 @@ typedef struct memoi_ejections {
     int64_t n_looks; /* at neighbors */
     uint64_t random;
 } memoi_ejections;
-
-/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
- * Scratch: sorted, and place, of n + 2. */
-MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
-                             memob_keyed* sorted, int32_t* place) {
-    int bits = 1;
-    int64_t mask, sum;
-    while (n >> (bits + 2) > 0) bits++;
-    mask = ((int64_t)1 << bits) - 1;
-    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
-        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
-        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
-        for (int64_t k = sum = 0; k <= mask; k++) {
-            sum += place[k];
-            place[k] = (int32_t)(sum - place[k]);
-        }
-        for (int64_t k = 0; k < n; k++)
-            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
-        memcpy(list, sorted, (size_t)n * sizeof *list);
-    }
-}
 
 /* Lists where the placed neighbors of item i are in its way, in order of offset; returns how many
  * there are.  Without lists, all items that begin before i ends are looked at. */
@@ -3524,8 +3328,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     }
 
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
-    memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+    memob_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
+    memob_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
     return n;
 }
 
@@ -3578,8 +3382,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* The caller frees the arrays, whether it succeeds or not.  Returns 1; 0 without memory; -1 if
- * pairs are too many for lists. */
+/* The caller frees the arrays.  1; 0: no memory; -1: pairs are too many for lists. */
 MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
     const int64_t n = problem->n_items;
     const int listed = memoi_neighbors_list(problem);
@@ -3611,8 +3414,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     return 1;
 }
 
-/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
- * is likely to end. */
+/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
 MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
     return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
@@ -3635,10 +3437,9 @@ MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n
     return e->n_waiting == 0;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
- * lowered item is not raised again, and weights stay: an item that was often in the way stays
- * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
- * step, and the shortest step gets more places. */
+/* Lowers the best plan until the goal is met or n_nodes are spent.  Weights stay: an item that was
+ * often in the way stays heavy.  Each capacity that is met doubles the step to the next; failures
+ * shorten the step, and the shortest step gets more places. */
 MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_solution* best) {
     enum { STEPS = 160 }; /* from a plan to the goal, at most */
@@ -3676,16 +3477,15 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
  * the order of the items is taken from lp_solve's answer; the offsets are rebuilt from it in whole
  * units.
  *
- * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
- * z_ij, "i lies below j":
+ * MEMO paper, section 4.2.1: offsets o_i, peak M, for pairs i < j a binary z_ij, "i is below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M.
  *
  * 1. Each pair has a column of its own. */
 
-enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
-
 #ifdef MEMO_LP_SOLVE
+
+enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
 typedef struct memoi_mip {
     const memoi_problem* problem;
@@ -3714,7 +3514,6 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     int64_t n = problem->n_items, j;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)(best->peak + problem->spare) * mip->scale;
-    double size;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -3727,33 +3526,28 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     /* Offsets, and which of a pair lies below the other. */
     for (int64_t i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
-        double fixed = (double)item->fixed * mip->scale;
-        if (item->fixed >= 0)
-            ok &= set_bounds(lp, 1 + (int)i, fixed, fixed);
-        else
-            ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
+        const double highest = limit - (double)item->size * mip->scale + slack;
+        const double fixed = (double)item->fixed * mip->scale;
+        ok &= set_bounds(lp, 1 + (int)i, fmax(fixed, 0), item->fixed < 0 ? highest : fixed);
     }
     for (int64_t k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
 
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
-    for (int64_t i = 0; i < n; i++) {
-        size = (double)memoi_item_top(&problem->items[i], 0) * mip->scale;
-        ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
-    }
+    for (int64_t i = 0; i < n; i++)
+        ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0,
+                            -(double)memoi_item_top(&problem->items[i], 0) * mip->scale);
 
     /* One of each conflicting pair lies below the other. */
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
             if ((j = neighbors->list[k]) < i) continue;
-            size = (double)problem->items[i].size * mip->scale;
             z++;
-            ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit, limit - size);
-            size = (double)problem->items[j].size * mip->scale;
-            ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
+            ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit,
+                                limit - (double)problem->items[i].size * mip->scale);
+            ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit,
+                                -(double)problem->items[j].size * mip->scale);
         }
-    }
-
     MEMO_ASSERT(z == peak_column + mip->n_pairs); /* 1 */
 
     /* Only an exact optimum is a proof. */
@@ -3799,23 +3593,21 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     mip.problem = problem;
     mip.clock = clock;
 
-    /* Refuse what the program cannot express, or what lp_solve cannot handle. */
+    /* What the program cannot express, or lp_solve cannot handle. */
     if (problem->has_alignment)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
     mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
     if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
-        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "%lld buffers and %lld overlapping pairs are too many for the MIP "
-                                "(limit %d); use the search",
-                                (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
-    if (!status) {
-        columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
-        offsets = MEMOB_ARRAY(&arrays, int64_t, n);
-        order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    }
-    if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "%lld buffers and %lld overlapping pairs are too many for the MIP "
+                              "(limit %d); use the search",
+                              (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
+    columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
+    offsets = MEMOB_ARRAY(&arrays, int64_t, n);
+    order = MEMOB_ARRAY(&arrays, memob_keyed, n);
+    if (!made || arrays.failed) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
@@ -3835,8 +3627,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
             if (memoi_mip_stack(problem, order, offsets))
                 memoi_solution_offer(problem, offsets, best);
 
-            /* The search was complete, and the rebuilt plan is within half a unit of the proven
-             * peak. */
+            /* The search was complete, and the plan is within half a unit of its peak. */
             if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->bound = best->peak;
         }
     }
@@ -3847,22 +3638,15 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
-                                  memoi_solution* best, memo_error* error) {
-    (void)problem;
-    (void)clock;
-    (void)best;
-    return memo_error_set(
-        error, MEMO_STATUS_UNSUPPORTED,
-        "built without lp_solve: define MEMO_LP_SOLVE and link -llpsolve55, or use "
-        "the search");
-}
+#define memoi_mip_solve(problem, clock, best, error)                                               \
+    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
+                   "built without lp_solve: define MEMO_LP_SOLVE and link -llpsolve55, or use "    \
+                   "the search")
 
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of how a smaller
- * plan is solved.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -3897,7 +3681,6 @@ typedef struct memoi_bilevel {
     memoi_group* groups;
     int64_t* members; /* buffers, by group */
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
-    int64_t* kinds;   /* the first group of each */
     memo_buffer* outer;
     int64_t n_windows, n_members, n_groups, n_kinds;
     int64_t longest_life; /* of the members */
@@ -3913,7 +3696,6 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->groups = MEMOB_ARRAY(a, memoi_group, n + 1);
     bilevel->members = MEMOB_ARRAY(a, int64_t, n);
     bilevel->inside = MEMOB_ARRAY(a, int64_t, n);
-    bilevel->kinds = MEMOB_ARRAY(a, int64_t, n + 1);
     bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
     return !a->failed;
 }
@@ -3921,8 +3703,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 /* --- windows: one for each phase of a layer, between the marks of the trace --- */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
- * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
- * there are at most as many windows as requests of buffers. */
+ * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
 MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
     int64_t time = 0, begin = 0;
@@ -3972,8 +3753,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
     memset(group, 0, sizeof *group);
 
-    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
-     * live. */
+    /* A group is a chain of buffers that overlap within one window. */
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t life = buffer->end - buffer->begin;
@@ -4009,21 +3789,18 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
-/* Finds the kind of each group: the latest kind that is like the group, among as many as is
- * fast. */
+/* Finds the kind of each group: that of the latest group like it, among as many as is fast. */
 MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     enum { COMPARED = 1000 };
-    int64_t* kinds = bilevel->kinds;
-    int64_t n = 0, k;
+    memoi_group* groups = bilevel->groups;
+    bilevel->n_kinds = 0;
     for (int64_t g = 0; g < bilevel->n_groups; g++) {
-        memoi_group* group = &bilevel->groups[g];
-        int64_t least = memob_max(n - COMPARED, 0);
-        for (k = n - 1; k >= least; k--)
-            if (memoi_groups_alike(bilevel, group, &bilevel->groups[kinds[k]])) break;
-        if (k < least) kinds[k = n++] = g;
-        group->kind = kinds[k];
+        const int64_t least = memob_max(g - COMPARED, 0);
+        int64_t k = g - 1;
+        while (k >= least && !memoi_groups_alike(bilevel, &groups[g], &groups[k])) k--;
+        groups[g].kind = k < least ? g : groups[k].kind;
+        bilevel->n_kinds += k < least;
     }
-    bilevel->n_kinds = n;
 }
 
 /* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
@@ -4056,8 +3833,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, in
     for (int64_t k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
     status = memoi_level_solve(bilevel, inner, n_nodes, error);
     kind->height_bytes = inner->peak_bytes;
-    for (int64_t k = 0; k < kind->n;
-         k++) /* members begin one after the other: the order has stayed */
+    for (int64_t k = 0; k < kind->n; k++) /* in the same order, as members begin in it */
         bilevel->inside[kind->first + k] = inner->buffers[k].offset_bytes;
     memo_plan_destroy(inner);
     return status;
@@ -4107,9 +3883,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
-    for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
-        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]],
-                                  n_nodes / bilevel->n_kinds, error);
+    for (int64_t g = 0; g < bilevel->n_groups && !status; g++)
+        if (bilevel->groups[g].kind == g)
+            status =
+                memoi_kind_solve(bilevel, &bilevel->groups[g], n_nodes / bilevel->n_kinds, error);
 
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
@@ -4182,13 +3959,11 @@ typedef struct memoi_loop {
     int32_t round, has_ejections, has_exact;
     int32_t has_begun;  /* greedy has no more to do */
     int32_t has_layers; /* whose plans may become better */
-    int32_t
-        is_apart; /* extras/memo_pack.h plans parts alone, so no engine needs to plan the whole */
+    int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
 
 MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
-    return loop->best->peak > memob_max(loop->target, loop->best->bound) &&
-           !memoi_effort_is_over(loop->effort);
+    return memoi_effort_goes_on(loop->effort, loop->best, loop->target);
 }
 
 /* Names the engine if the plan has become better since the call before. */
@@ -4212,18 +3987,16 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
         loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
-    if (loop->has_layers) {
+    if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
-        memoi_loop_credit(loop, "bilevel");
-    }
+    memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
-        (loop->round == 0 || is_large)) {
+        (loop->round == 0 || is_large))
         status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
                                     loop->best, error);
-        memoi_loop_credit(loop, "greedy");
-    }
+    memoi_loop_credit(loop, "greedy");
     return status;
 }
 
@@ -4244,8 +4017,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
-/* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
- * can take. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int64_t goal = memob_max(loop->target, loop->best->bound);
@@ -4288,7 +4060,9 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const memo_plan_engine engine = loop->desc->engine;
-    int64_t n_nodes = is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem);
+    const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
+    int64_t n_nodes =
+        is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem, INT64_MAX);
     memo_status status = MEMO_STATUS_OK;
     loop->before = *loop->best;
     loop->has_layers =
@@ -4304,18 +4078,17 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (loop->round == 0) {
             loop->has_ejections =
                 memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
-            if (engine != MEMO_PLAN_ENGINE_GREEDY && engine != MEMO_PLAN_ENGINE_MIP)
+            if (!is_once)
                 loop->has_exact =
                     memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
             if (!loop->has_ejections || !loop->has_exact)
                 status = memob_no_memory(error, "the search");
         }
-        if (!status && (engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP)) {
-            status = memoi_loop_once(loop, error);
+        if (!status)
+            status =
+                is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
             break;
-        }
-        if (!status) status = memoi_loop_improve(loop, n_nodes, error);
-        if (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);
@@ -4329,8 +4102,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
- * item, but counts in both. */
+/* Sets the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_measure(memo_plan* plan) {
     plan->peak_bytes = 0;
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -4349,15 +4121,6 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
-}
-
-/* The solution of a plan's offsets. */
-MEMOI void memoi_plan_load(const memo_plan* plan, const memoi_problem* problem,
-                           memoi_solution* best) {
-    for (int64_t i = 0; i < problem->n_items; i++)
-        best->offsets[i] =
-            plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
-    memoi_solution_highest(problem, best);
 }
 
 /* The problem of a plan with its holds. */
@@ -4405,7 +4168,10 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (is_second) {
         bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
-        memoi_plan_load(plan, &problem, &best);
+        for (int64_t i = 0; i < problem.n_items; i++)
+            best.offsets[i] =
+                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+        memoi_solution_highest(&problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
@@ -4446,11 +4212,10 @@ MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* 
     const int64_t most_offers = desc->offers ? INT64_MAX : 0;
     memo_status status = memob_check_integer(name, "engine", (int64_t)desc->engine, 0,
                                              MEMO_PLAN_ENGINE_BILEVEL, error);
+    const int64_t most = INT64_MAX;
     if (!status)
-        status =
-            memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "node_limit", desc->node_limit, 0, INT64_MAX, error);
+        status = memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, most, error);
+    if (!status) status = memob_check_integer(name, "node_limit", desc->node_limit, 0, most, error);
     if (!status)
         status = memob_check_integer(name, "n_offers", desc->n_offers, 0, most_offers, error);
     if (!status)
@@ -4482,19 +4247,17 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_problem_trace_fits(settings.trace, plan))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
-            "or frees differ; pass the trace that the plan was made from");
+        return MEMOB_INVALID(error, "memo_plan_desc.trace: not the trace of this plan: its numbers "
+                                    "of mallocs or frees differ; pass the trace that the plan was "
+                                    "made from");
 
-    /* Work after the search takes several times as long as work before it, on a busy machine too.
-     * */
+    /* Work after the search takes several times as long as work before it. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
-    effort.clock.deadline =
-        begin + settings.time_limit_s - fmin(0.4 * settings.time_limit_s, reserved_s);
+    reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
+    memset(&effort, 0, sizeof effort);
+    effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
-    effort.n_nodes = effort.n_before = 0;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
     effort.log = &settings.log;
@@ -8611,9 +8374,10 @@ MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pa
         memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
 }
 
-/* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
-MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
-    return memob_item_leader(s->steps->tensors, u) == t && !memob_swap_is_layer(s->steps, u);
+/* Which tensor's call recomputes u?  -1: none; LAYER tensors do not lie in the slot. */
+MEMOI int32_t memoi_inspector_caller(const memo_session* s, int32_t step, int32_t u) {
+    const int32_t t = memob_item_leader(s->steps->tensors, u);
+    return memob_swap_is_layer(s->steps, u) || !memoi_session_recomputes(s, step, t) ? -1 : t;
 }
 
 /* Copies a slot to the third, or back. */
@@ -8641,13 +8405,14 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     char* slot = memoi_inspector_slot(s, step);
     int keeps = 1;
 
-    /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
-     * own. */
+    /* Before, these and later tensors are poison, so no run finds bytes that it must not read.  The
+     * last run is first, so no run finds the rows before its own. */
     if (!memoi_inspector_save(s, step, 0)) return 0;
     for (int32_t u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_is_with(s, t, u))
+        if (memoi_inspector_caller(s, step, u) >= t)
             memoi_inspector_fill(s, slot + c->offsets[u],
-                                 n * memoi_inspector_row_bytes(s, step, u));
+                                 memoi_session_tensor_rows(s, step, u) *
+                                     memoi_inspector_row_bytes(s, step, u));
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
@@ -8660,14 +8425,15 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        if (memoi_inspector_is_with(s, t, u))
+        if (memoi_inspector_caller(s, step, u) == t)
             row = memoi_inspector_first(s, step, u, begin, end, 0);
         keeps = row == end;
         if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
-        keeps = !memoi_inspector_is_with(s, t, u) || memoi_inspector_ends(s, step, u, &n_rows);
+        keeps =
+            memoi_inspector_caller(s, step, u) != t || memoi_inspector_ends(s, step, u, &n_rows);
         if (!keeps)
             (void)memoi_inspector_blame(
                 s, step, u, n_rows,

@@ -2379,7 +2379,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
                       (picture->top + picture->bottom) / 2, units[n_unit]);
 }
 
-static const uint32_t memoi_class_colors[] = {0xf0a848, 0x4f7fb5, 0x9aa3ad};
+static const uint32_t memoi_class_colors[] = {0xc9b458, 0x4f7fb5, 0x9aa3ad};
 
 /* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,

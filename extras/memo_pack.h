@@ -827,13 +827,12 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
 /* The item at the floor that meets the tightest section comes next: the section with the least */
 typedef enum memoi_tightness {
     MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_SLACK,    /* room left over */
     MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_N_TIGHTNESSES
+    MEMOI_TIGHT_SLACK     /* room left over: in runs that do not learn */
 } memoi_tightness;
 
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run) {
-    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
+    enum { N_RANKS = 3, N_LEARNING = 2 * N_RANKS };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME};
     const int style = MEMOI_WITHOUT(styles) ? 0 : (int)(run % (N_LEARNING + 1));
@@ -1086,10 +1085,24 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
                             memoi_verdict* verdict) {
     memoi_problem part;
     memoi_search search;
-    int ok = memoi_problem_pick(cores->problem, cores->is_in, cores->offsets, capacity, &part);
+    int ok = memoi_problem_pick(cores->problem, cores->is_in, &part);
     if (!ok) return 0;
+
+    /* What has an offset is fixed there, and loses what lies above the capacity. */
+    for (int64_t i = 0; i < part.n_items; i++) {
+        memoi_item* item = &part.items[i];
+        const int64_t offset = cores->offsets[item->buffer];
+        if (offset < 0) continue;
+        part.n_fixed += item->fixed < 0;
+        item->fixed = offset;
+        if (item->size > capacity - offset) item->spare = 0;
+        item->size = memob_min(item->size, capacity - offset);
+    }
+    part.ground = part.lower_bound = 0;
+    ok = memoi_problem_bounds(&part);
     *verdict = MEMOI_STOPPED;
-    ok = memoi_search_create(&search, &part, cores->seed++, cores->clock);
+    memset(&search, 0, sizeof search);
+    if (ok) ok = memoi_search_create(&search, &part, cores->seed++, cores->clock);
     if (ok > 0) {
         *n_nodes -= memoi_search_attempt(&search, capacity, *n_nodes) + 1;
         *verdict = search.verdict;
@@ -1499,12 +1512,14 @@ MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
            memoi_bricks_filled(problem) >= (double)MEMOI_BRICKS_FILLED;
 }
 
-/* Plans the bricks that are left, and takes the plan of the items if it is lower. */
+/* Plans the bricks that are left, and takes the plan of the items if it is lower.  is_goal_alone:
+ * all nodes go to the goal, none to what lies between the goal and the best plan. */
 MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* problem, int64_t target,
-                                    int64_t n_nodes, memoi_effort* effort, int64_t* offsets,
-                                    memoi_solution* best, memo_error* error) {
+                                    int is_goal_alone, int64_t n_nodes, memoi_effort* effort,
+                                    int64_t* offsets, memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
+    int64_t n_first;
     memoi_problem part;
     memoi_solution inner;
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1512,14 +1527,15 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
         b->whole.ranges[i].begin = b->whole.items[i].begin;
         b->whole.ranges[i].end = b->whole.items[i].end;
     }
-    if (!memoi_problem_pick(&b->whole, b->is_brick, NULL, 0, &part))
+    if (!memoi_problem_pick(&b->whole, b->is_brick, &part))
         return memob_no_memory(error, "the bricks of the plan");
 
     memoi_solution_begin(&inner, &part, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
     status = inner.offsets ? memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock,
                                                 &inner, error)
                            : memob_no_memory(error, "the bricks of the plan");
-    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, &own, &inner))
+    n_first = is_goal_alone ? own.nodes_left : memoi_exact_first(&part, own.nodes_left);
+    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, n_first, &own, &inner))
         status = memob_no_memory(error, "the search");
     memoi_effort_spend(effort, own.n_nodes);
 
@@ -1569,7 +1585,8 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
         b.random = (uint64_t)(attempt + round * MEMOI_TRIES);
         n_left = memoi_bricks_join(&b, &own);
         if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
-        status = memoi_bricks_plan(&b, problem, target, n_nodes, &own, offsets, best, error);
+        status = memoi_bricks_plan(&b, problem, target, attempt % 2 == 0, n_nodes, &own, offsets,
+                                   best, error);
     }
 
     memoi_effort_spend(effort, own.n_nodes);
@@ -1612,7 +1629,7 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     char* is_in_set = (char*)memob_calloc(problem->n_items, 1);
     int64_t* offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
     if (is_in_set) memset(is_in_set + first, 1, (size_t)(last - first));
-    if (!is_in_set || !offsets || !memoi_problem_pick(problem, is_in_set, NULL, 0, &part)) {
+    if (!is_in_set || !offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
         MEMO_FREE(is_in_set);
         MEMO_FREE(offsets);
         return memob_no_memory(error, "a part of the plan");
@@ -1635,7 +1652,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
         memob_arrays_free(&ejections.arrays);
         if (created == 0) status = memob_no_memory(error, "a part of the plan");
     }
-    if (!status && inner.peak > goal && !memoi_exact_solve(&part, goal, &own, &inner))
+    if (!status && inner.peak > goal &&
+        !memoi_exact_solve(&part, goal, memoi_exact_first(&part, own.nodes_left), &own, &inner))
         status = memob_no_memory(error, "the search");
 
     memoi_effort_spend(effort, own.n_nodes);
@@ -1878,7 +1896,7 @@ MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
         m->edges[n].key = buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j);
         m->edges[n++].index = -1 - j;
     }
-    memoi_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
+    memob_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
     m->edges[n].key = capacity;
 
     /* From the ground or an edge on.  The first or the last offset leaves the larger hole.  Above

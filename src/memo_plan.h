@@ -79,8 +79,7 @@ extern "C" {
  *   1 offsets: problem, bounds, engines, a loop; extras/memo_pack.h adds engines for puzzles
  *     >>problem                a plan in units of size and sections of time; the planner in a page
  *     >>sections               the largest sets of items that live together, and bounds
- *     >>items                  buffers as items
- *     >>holds                  pairs that streams keep apart
+ *     >>items                  buffers as items, and pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
  *     >>pack doors             where extras/memo_pack.h adds
@@ -146,7 +145,6 @@ extern "C" {
 #include "plan/offsets/problem.h"
 #include "plan/offsets/sections.h"
 #include "plan/offsets/items.h"
-#include "plan/offsets/holds.h"
 #include "plan/offsets/solution.h"
 #include "plan/offsets/neighbors.h"
 #include "plan/offsets/pack_doors.h"

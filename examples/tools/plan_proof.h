@@ -249,7 +249,7 @@ static int proof_of_items(const memo_plan* plan, const memoi_problem* whole, con
     proof_run run;
     int result = -1;
     memset(&run, 0, sizeof run);
-    if (!memoi_problem_pick(whole, is_in, NULL, 0, &part)) return -1;
+    if (!memoi_problem_pick(whole, is_in, &part)) return -1;
     run.problem = &part;
     run.capacity = capacity;
     run.rows = (int64_t*)memob_calloc(part.n_items, sizeof(int64_t));

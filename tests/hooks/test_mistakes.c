@@ -1,6 +1,6 @@
 /* test_mistakes.c - what porters got wrong with an arena and hooks, planted one at a time: when
- * checked, each is named, makes the result NaN, or changes nothing.  test_checked has those of
- * sessions. */
+ * checked, each is named, makes the result NaN, or changes nothing.  test_session_mistakes has those
+ * of sessions. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION

@@ -205,7 +205,7 @@ TEST(first_fit_is_first_fit) {
         }
         before = best.peak;
         if (k / 8 % 2) {
-            MEMO_FREE(problem.neighbors->list);
+            memob_arrays_free(&problem.neighbors->arrays);
             problem.neighbors->list = NULL;
             problem.neighbors->are_too_many = 1;
         }
@@ -218,7 +218,7 @@ TEST(first_fit_is_first_fit) {
         CHECK_IS(best.peak, <=, before);
         n_better[k / 8 % 2] += best.peak < before;
         for (i = 0; i < n; i++) keys[i].key = memo_test_int(0, (int64_t)1 << 62);
-        memoi_digits_sort(keys, n, 0, (int64_t)1 << 62, sorted, place);
+        memob_digits_sort(keys, n, 0, (int64_t)1 << 62, sorted, place);
         for (i = 1; i < n; i++) CHECK_IS(keys[i - 1].key, <=, keys[i].key);
         memob_arrays_free(&greedy.arrays);
     }

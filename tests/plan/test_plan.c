@@ -85,7 +85,8 @@ TEST(a_deadline_leaves_a_plan) {
         own_solution best = new_solution(&problem);
         CHECK_OK(memoi_greedy_solve(&problem, 0, 5, INT64_MAX - 1, &clock, &best, &error));
         effort.clock = clock;
-        CHECK(memoi_exact_solve(&problem, problem.lower_bound, &effort, &best));
+        CHECK(memoi_exact_solve(&problem, problem.lower_bound,
+                                memoi_exact_first(&problem, effort.nodes_left), &effort, &best));
         CHECK_IS(effort.n_nodes, ==, 0);
         memob_arrays_free(&greedy.arrays);
         memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,
@@ -119,7 +120,7 @@ TEST(a_part_has_a_bound_of_its_own) {
     plan->buffers[0].is_fixed = 1;
     plan->buffers[0].offset_bytes = 1000;
     pose(plan, &problem);
-    CHECK(memoi_problem_pick(&problem, "\0\1\1\1", NULL, 0, &part));
+    CHECK(memoi_problem_pick(&problem, "\0\1\1\1", &part));
     CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
     CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
 }

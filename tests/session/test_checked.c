@@ -642,25 +642,34 @@ TEST(verify_finds_other_gradients) {
     CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "nothing to compare");
 }
 
-/* A kernel that takes long, and the frees of device memory before it ends. */
+/* A kernel that ends only when somebody waits for its stream, and the frees of device memory before
+ * it ends. */
 static const memo_device* watched;
-static int is_running, n_early_frees;
-static memo_status run_long(void* arguments, memo_error* e) {
-    const struct timespec nap = {0, 20000000};
+static int is_running, is_awaited, n_early_frees;
+static memo_status run_until_awaited(void* arguments, memo_error* e) {
+    const struct timespec nap = {0, 50000};
     (void)arguments, (void)e;
-    nanosleep(&nap, NULL);
+    while (!__atomic_load_n(&is_awaited, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
     __atomic_store_n(&is_running, 0, __ATOMIC_RELEASE);
     return MEMO_STATUS_OK;
 }
+static memo_status watched_synchronize(void* context, memo_stream stream, memo_error* e) {
+    if (__atomic_load_n(&is_running, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&is_awaited, 1, __ATOMIC_RELEASE);
+    return watched->stream_synchronize(context, stream, e);
+}
 static memo_status watched_free(void* context, void* address, memo_error* e) {
-    n_early_frees += __atomic_load_n(&is_running, __ATOMIC_ACQUIRE);
+    if (__atomic_load_n(&is_running, __ATOMIC_ACQUIRE)) {
+        n_early_frees++;
+        __atomic_store_n(&is_awaited, 1, __ATOMIC_RELEASE);
+    }
     return watched->device_free(context, address, e);
 }
 static void failing_forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     forward(user, s, layer);
     __atomic_store_n(&is_running, 1, __ATOMIC_RELAXED);
-    CHECK_OK(memo_host_device_launch(m->host, m->compute, run_long, &layer, sizeof layer, &error));
+    CHECK_OK(memo_host_device_launch(m->host, m->compute, run_until_awaited, NULL, 0, &error));
     memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
 
@@ -675,6 +684,7 @@ TEST(an_error_of_a_checked_step_waits_for_kernels) {
     watched = m.host;
     memo_device table = *m.host;
     table.device_free = watched_free;
+    table.stream_synchronize = watched_synchronize;
     m.desc.device = &table;
     CHECK_ERROR(session_times(&m.desc, &profile, &error), DEVICE, "the trainer's own");
     CHECK_IS(n_early_frees, ==, 0);

@@ -14,6 +14,7 @@ static int64_t nap_ns = 10000000;
 #include "comm_cases.h"
 #include "stats.h"
 #include "typed.h"
+#include "orders.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -105,18 +106,6 @@ static void rig_set_timeout(rig* g, double timeout_s) {
 
 /* --- orders --- */
 
-/* Runs a test whose threads take turns, in orders drawn from seeds (turns.h).  Nobody sleeps. */
-static void in_orders(void (*test)(int argument), int argument) {
-    const int n = memo_test_all() ? 100 : 5;
-    for (int k = 0; k < n && !memo_test.failures; k++) {
-        const uint64_t seed = memo_test_random() >> 32;
-        IN_CASE("argument %d, order %llu", argument, (unsigned long long)seed);
-        turns_begin(seed);
-        test(argument);
-        turns_end();
-    }
-    IN_CASE("%s", "");
-}
 /* Lets other threads run for 0 to n - 1 turns. */
 static void let_run(int n) {
     for (int64_t turns = (int64_t)(turns_random() % (uint64_t)n); turns > 0; turns--)
@@ -1005,9 +994,7 @@ static double longest_s[N_LINKS];
 static void measure_link(int i) {
     memo_comm_threads_desc desc = {.bytes_per_s = links[i].bytes_per_s};
     own_rig g = rig_of(4, &desc);
-    turns_state.tick_ns = 4000;
     const double measured = timed(&g, links[i].enqueue);
-    turns_state.tick_ns = 0;
     CHECK_CASE(measured >= links[i].expected_s * 0.999 &&
                    measured <= links[i].expected_s * 1.25 + 0.03,
                "%s takes %.1f ms, model %.1f ms", links[i].name, measured * 1e3,
@@ -1017,7 +1004,7 @@ static void measure_link(int i) {
 TEST(links_take_their_time) {
     for (int i = 0; i < N_LINKS; i++) {
         longest_s[i] = 0;
-        in_orders(measure_link, i);
+        in_timed_orders(measure_link, i, 4000);
         printf("# links: %s at most %.1f ms, model %.1f ms\n", links[i].name, longest_s[i] * 1e3,
                links[i].expected_s * 1e3);
     }

@@ -153,31 +153,35 @@ static void find_medians(job* j, double* scratch) {
                  policy_names[scattered], 1e3 * widest.low, 1e3 * widest.high);
 }
 
-/* Prints whether policies differ: those that fit, and others only if they do not. */
-static void print_differences(const job* j, double* scratch) {
-    const int64_t n = n_timed(j);
+/* Writes how the run's policy differs from the others: from those that fit, and from others only if
+ * they do not differ. */
+static void put_differences(const job* j, double* scratch, memo_text* t) {
+    const memo_policy b = (memo_policy)j->options.policy;
+    const comparison* y = &j->compared[b];
     char text[256];
-    for (int i = 0; i < train_n_policies(&j->options); i++)
-        for (int k = i + 1; k < train_n_policies(&j->options); k++) {
-            const memo_policy a = policy_order[i], b = policy_order[k];
-            const comparison *x = &j->compared[a], *y = &j->compared[b];
-            const spread difference = difference_of(y->step_s, x->step_s, n, scratch);
-            if ((x->is_short || y->is_short) && is_different(&difference)) continue;
-            printf("%s\n", difference_words(policy_names[a], policy_names[b], &difference,
-                                            spread_of_steps(j, x->step_s, scratch).median, text,
-                                            sizeof text));
-        }
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        const memo_policy a = policy_order[i];
+        const comparison* x = &j->compared[a];
+        const spread difference = difference_of(y->step_s, x->step_s, n_timed(j), scratch);
+        if (a == b || ((x->is_short || y->is_short) && is_different(&difference))) continue;
+        memo_text_put(t, "%s\n",
+                      difference_words(policy_names[a], policy_names[b], &difference,
+                                       spread_of_steps(j, x->step_s, scratch).median, text,
+                                       sizeof text));
+    }
 }
 
 /* Round by round, because the machine's speed drifts. */
-static void print_predictions(const job* j, double* scratch) {
+static void put_predictions(const job* j, double* scratch, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
-        printf("%-10s predicted %.1f ms a step, measured %.1f ms "
-               "(%+.1f%% in the median of rounds)\n",
-               policy_names[policy_order[i]], 1e3 * row->median_predicted_s, 1e3 * row->median_s,
-               100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
+        memo_text_put(t,
+                      "%-10s predicted %.1f ms a step, measured %.1f ms "
+                      "(%+.1f%% in the median of rounds)\n",
+                      policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
+                      1e3 * row->median_s,
+                      100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
 }
 
@@ -189,19 +193,22 @@ static const char* times_text(const job* j, const comparison* row, double* scrat
                    1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s, scratch).median);
 }
 
-/* Returns whether all losses and gradients have the same bits. */
-static int print_comparison(const job* j, double* scratch) {
+/* Writes the table, and what follows from it.  Returns whether all losses and gradients have the
+ * same bits. */
+static int put_comparison(const job* j, double* scratch, memo_text* t) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
     const int tells = !*j->why_no_times;
     int are_equal = 1;
-    printf("\n%lld step%s of every policy, %s, each from the initial parameters; %sloss difference "
-           "is in nats per token\n",
-           (long long)n, n == 1 ? "" : "s",
-           j->at_once ? "by turns of two" : "one policy after another for lack of memory",
-           tells ? "times are medians of every second step, with quartiles; " : "");
-
-    printf(
+    memo_text_put(
+        t,
+        "%lld step%s of every policy, %s, each from the initial parameters; %sloss difference is "
+        "in nats per token\n",
+        (long long)n, n == 1 ? "" : "s",
+        j->at_once ? "by turns of two" : "one policy after another for lack of memory",
+        tells ? "times are medians of every second step, with quartiles; " : "");
+    memo_text_put(
+        t,
         "policy      alpha  device peak   host peak  moved/step%s  loss diff  gradients  budget\n",
         tells ? "   step time  quartiles, ms     stall" : "");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -212,22 +219,25 @@ static int print_comparison(const job* j, double* scratch) {
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
-        printf("%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", policy_names[policy],
-               alpha_name(&j->options, policy, j->plans[policy]),
-               bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-               bytes_name(row->moved_bytes), times_text(j, row, scratch), difference,
-               policy == MEMO_POLICY_KEEP ? "reference"
-               : has_same_gradients       ? "equal"
-                                          : "DIFFER",
-               row->is_short ? plan_shortage(j->plans[policy]) : "fits",
-               row->is_short ? "; run without limit" : "");
+        memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", policy_names[policy],
+                      alpha_name(&j->options, policy, j->plans[policy]),
+                      bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
+                      bytes_name(row->moved_bytes), times_text(j, row, scratch), difference,
+                      policy == MEMO_POLICY_KEEP ? "reference"
+                      : has_same_gradients       ? "equal"
+                                                 : "DIFFER",
+                      row->is_short ? plan_shortage(j->plans[policy]) : "fits",
+                      row->is_short ? "; run without limit" : "");
         are_equal &= has_same_gradients &&
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
 
-    if (tells) print_differences(j, scratch);
-    if (tells) print_predictions(j, scratch);
-    if (!tells) printf("no times  %s\n", j->why_no_times);
+    if (tells) put_differences(j, scratch, t);
+    if (tells) put_predictions(j, scratch, t);
+    if (!tells) memo_text_put(t, "no times  %s\n", j->why_no_times);
+    if (are_equal)
+        memo_text_put(t, "All losses and all gradients of these steps%s are bitwise the same.\n",
+                      j->options.zero && j->options.ranks > 1 ? ", rank 0's part of them," : "");
     return are_equal;
 }
 
@@ -236,13 +246,13 @@ static memo_status end_comparison(job* j, memo_error* error) {
     double* scratch = (double*)malloc((size_t)o->compare * sizeof *scratch);
     if (!scratch) return gpt_no_memory("--compare", error);
     find_medians(j, scratch);
-    const int are_equal = print_comparison(j, scratch);
+    const int are_equal = put_comparison(j, scratch, &j->told);
     free(scratch);
+    if (j->told.failed) return gpt_no_memory("--compare", error);
+    printf("\n%s", j->told.data);
     if (!are_equal)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "the policies disagree: losses or gradients differ");
-    printf("All losses and all gradients of these steps%s are bitwise the same.\n",
-           o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     return tool_flush(error);
 }
 

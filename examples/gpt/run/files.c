@@ -51,19 +51,11 @@ memo_status make_directory(const char* path, int is_test, memo_error* error) {
     return is_writable(path) ? MEMO_STATUS_OK : bad_path("--output", path, "written", error);
 }
 
-/* Files in --output, and their contents. */
+/* Files in --output.  README.md says what is in them.  The last: if times are known. */
 #define N_OUTPUTS 10
-static const char* const output_files[N_OUTPUTS][2] = {
-    {"report.html", "the run on one page: budgets, policies, rows and the pictures below"},
-    {"loss.svg", "loss over steps, beside the entropies of the text"},
-    {"memory.svg", "device memory over a micro-batch, by owner"},
-    {"plan.svg", "address over time of every buffer of a micro-batch"},
-    {"step.svg", "one step: streams, and device memory beside keeping every activation"},
-    {"timeline.svg", "what each stream did in one step"},
-    {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
-    {"step.trace", "the memory requests of a micro-batch"},
-    {"step.plan", "their addresses"},
-    {"step.profile", "times of a layer and of copies, for --profile"}}; /* if they were measured */
+static const char* const output_files[N_OUTPUTS] = {
+    "report.html",  "loss.svg",      "memory.svg", "plan.svg",  "step.svg",
+    "timeline.svg", "timeline.json", "step.trace", "step.plan", "step.profile"};
 
 const char* output_path(const job* j, const char* name) {
     return path_text(j->options.output, name);
@@ -95,7 +87,7 @@ memo_status check_files(const job* j, memo_error* error) {
     n += N_GIVEN;
     for (int i = 0; i < N_OUTPUTS && o->output; i++, n++) {
         files[n].option = "--output";
-        files[n].path = output_path(j, output_files[i][0]);
+        files[n].path = output_path(j, output_files[i]);
         files[n].is_output = 1;
     }
 
@@ -314,7 +306,7 @@ memo_status check_outputs(job* j, memo_error* error) {
 
     if (o->output) status = make_directory(o->output, 1, error);
     for (int i = 0; i < N_OUTPUTS && o->output && !status; i++) {
-        const char* path = output_path(j, output_files[i][0]);
+        const char* path = output_path(j, output_files[i]);
         if (stat(path, &info) == 0) status = probe_file("--output", path, error);
     }
     if (!status && o->save) status = check_save(j, error);
@@ -384,7 +376,8 @@ memo_status write_outputs(const job* j, memo_error* error) {
 }
 
 void print_outputs(const job* j) {
+    printf("\n%s/%s shows the run on one page; beside it are", j->options.output, output_files[0]);
+    for (int i = 1; i < N_OUTPUTS - !j->has_profile; i++)
+        printf("%s %s", i > 1 ? "," : "", output_files[i]);
     printf("\n");
-    for (int i = 0; i < N_OUTPUTS - !j->has_profile; i++)
-        printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
 }

@@ -74,6 +74,10 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
     const step_times predicted = predicted_times(j->plan);
     const int is_again = j->compared && predicts_again(j);
     if (!(predicted.step_s > 0)) return;
+    if (j->is_measured && *j->why_no_times) {
+        printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
+        return;
+    }
     printf("predicted %.1f ms a step",
            1e3 * (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.step_s));
     if (is_again)
@@ -81,11 +85,16 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
     else
         printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted.stall_s,
                1e3 * predicted.recompute_s);
-    if (n)
-        printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->step_s, n),
-               1e3 * median(last->stall_s, n));
-    else
+    if (!n) {
         printf("%.1f ms\n", 1e3 * step_s);
+        return;
+    }
+    const spread taken = spread_of(last->step_s, n);
+    printf("%.1f ms, stalled %.1f ms\n", 1e3 * taken.median, 1e3 * median(last->stall_s, n));
+    if (n >= ROUNDS_TO_DIFFER && !are_narrow(&taken))
+        printf("          half of the steps took %.0f to %.0f ms, so the machine does other work, "
+               "too, and the prediction cannot be judged\n",
+               1e3 * taken.low, 1e3 * taken.high);
 }
 
 memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {

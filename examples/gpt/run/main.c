@@ -512,6 +512,7 @@ static void job_destroy(job* j) {
         free(j->compared[policy].digests);
     }
     free(j->compared);
+    memo_text_free(&j->told);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
     gpt_unlock_checkpoint(&j->lock);

@@ -8,11 +8,12 @@
 #define PAGE_BYTES 1900000 /* a picture that exceeds them stays a file */
 
 static const char page_style[] =
-    "body{font:15px/1.5 Helvetica,Arial,sans-serif;color:#222;max-width:1200px;margin:0 auto;"
+    "body{font:15px/1.5 "
+    "Helvetica,Arial,sans-serif;color:#222;background:#fff;max-width:1200px;margin:0 auto;"
     "padding:16px}h1{font-size:24px}h2{font-size:18px;margin:28px 0 6px}p{margin:4px 0 10px}"
     "table{border-collapse:collapse;width:100%}td,th{padding:3px 10px 3px 0;text-align:left;"
     "white-space:nowrap}td.bar{width:60%;min-width:120px}.frame{display:flex;height:16px;"
-    "background:#eceef1}.frame i{display:block;height:16px}.box{overflow-x:auto}"
+    "background:#eceef1}.frame i{display:block;height:16px}.box{overflow-x:auto}pre{font-size:13px}"
     ".box>svg{display:block;width:100%;min-width:640px;height:auto}.key i{display:inline-block;"
     "width:12px;height:12px;margin:0 5px 0 14px}.zoom>svg{cursor:grab;touch-action:none}";
 
@@ -40,10 +41,11 @@ static const char page_script[] =
 
 /* ---- bars ----------------------------------------------------------------------------------- */
 
-/* The last two: recomputed rows, and policies beyond the budget. */
-enum { PAGE_PARTS = 5 };
-static const char* const page_colors[PAGE_PARTS] = {"#4878a8", "#9aa3ad", "#b59ad0", "#f0a848",
-                                                    "#c8586a"};
+/* A color means one thing on the page, its pictures included: moved and recomputed rows have those
+ * of copies and of recomputation in a step, owners those of memory.svg.  The first: owners. */
+enum { PAGE_KEPT = 1, PAGE_MOVED = TIER_WHOLE, PAGE_RECOMPUTED, PAGE_FITS, PAGE_EXCEEDS };
+static const char* const page_colors[] = {"#3b5f94", "#9aa3ad", "#c9b458", "#54a24b",
+                                          "#f2a33a", "#5b6b7d", "#b04a7a"};
 static const char* const page_parts[TIER_WHOLE] = {"weights, gradients and moments", "activations",
                                                    "other buffers"};
 
@@ -78,41 +80,38 @@ static void page_put_budgets(memo_text* t, const job* j) {
     memo_text_put(t, "</p>\n");
 }
 
-/* The table that the run prints; bars only where its times tell something. */
-static void page_put_policies(memo_text* t, const job* j) {
-    const train_options* o = &j->options;
-    const int tells = !*j->why_no_times;
+/* The times of a step as bars. */
+static void page_put_times(memo_text* t, const job* j) {
     double longest = 0;
-    for (int i = 0; j->compared && i < train_n_policies(o); i++)
-        longest = fmax(longest, j->compared[policy_order[i]].median_s);
-    if (!(longest > 0)) return;
-
-    memo_text_put(t, "<h2>Policies</h2>\n<p>");
-    if (tells)
-        memo_text_put(t,
-                      "Median of %lld steps. <span class='key'><i style='background:%s'></i>fits "
-                      "<i style='background:%s'></i>beyond the budget, run without limit</span>",
-                      (long long)n_timed(j), page_colors[0], page_colors[4]);
-    else
-        memo_text_put(t, "All have the same bits. No times: %s.", j->why_no_times);
     memo_text_put(t,
-                  "</p>\n<div class='box'><table>\n<tr><th></th>%s<th>device</th><th>host</th>"
-                  "<th>budget</th></tr>\n",
-                  tells ? "<th>time of a step</th><th></th>" : "");
-    for (int i = 0; i < train_n_policies(o); i++) {
+                  "<p>Median of %lld steps. <span class='key'><i style='background:%s'></i>fits "
+                  "<i style='background:%s'></i>beyond the budget, run without limit</span></p>\n"
+                  "<div class='box'><table>\n",
+                  (long long)n_timed(j), page_colors[PAGE_FITS], page_colors[PAGE_EXCEEDS]);
+    for (int i = 0; i < train_n_policies(&j->options); i++)
+        longest = fmax(longest, j->compared[policy_order[i]].median_s);
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
-        memo_text_put(t, "<tr><td>%s</td>", policy_names[policy_order[i]]);
-        if (tells)
-            memo_text_put(t,
-                          "<td class='bar'><div class='frame'><i style='width:%.2f%%;"
-                          "background:%s'></i></div></td><td>%.1f ms</td>",
-                          100 * row->median_s / longest, page_colors[row->is_short ? 4 : 0],
-                          1e3 * row->median_s);
-        memo_text_put(t, "<td>%s</td><td>%s</td><td>%s</td></tr>\n",
-                      bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-                      row->is_short ? "exceeded" : "fits");
+        memo_text_put(t,
+                      "<tr><td>%s</td><td class='bar'><div class='frame'><i style='width:%.2f%%;"
+                      "background:%s'></i></div></td><td>%.1f ms</td></tr>\n",
+                      policy_names[policy_order[i]], 100 * row->median_s / longest,
+                      page_colors[row->is_short ? PAGE_EXCEEDS : PAGE_FITS], 1e3 * row->median_s);
     }
     memo_text_put(t, "</table></div>\n");
+}
+
+/* What the run prints; bars only where its times tell something. */
+static void page_put_policies(memo_text* t, const job* j) {
+    if (!j->told.n_bytes) return;
+    memo_text_put(t, "<h2>Policies</h2>\n");
+    if (*j->why_no_times)
+        memo_text_put(t, "<p>No times: %s.</p>\n", j->why_no_times);
+    else
+        page_put_times(t, j);
+    memo_text_put(t, "<div class='box'><pre>");
+    memo_text_put_xml(t, j->told.data);
+    memo_text_put(t, "</pre></div>\n");
 }
 
 /* ---- rows of each tensor, layer by layer ---------------------------------------------------- */
@@ -130,11 +129,12 @@ static void page_put_rows(memo_text* t, const job* j) {
     int32_t line = 0, next;
     memo_text_put(t,
                   "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: <i "
-                  "style='background:#9aa3ad'></i>kept <i style='background:%s'></i>swapped <i "
+                  "style='background:%s'></i>kept <i style='background:%s'></i>swapped <i "
                   "style='background:%s'></i>recomputed, in the last layer left in place</p>\n<div "
                   "class='box'><svg viewBox='0 0 1180 %d' font-size='13'>\n",
-                  swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers", page_colors[0],
-                  page_colors[3], TOP + HEIGHT * swap->n_tensors);
+                  swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers",
+                  page_colors[PAGE_KEPT], page_colors[PAGE_MOVED], page_colors[PAGE_RECOMPUTED],
+                  TOP + HEIGHT * swap->n_tensors);
     for (int32_t k = 0; k < swap->n_tensors; k++) {
         if (!swap->tensors[k].row_bytes) continue;
         const double y = TOP + HEIGHT * line++;
@@ -159,8 +159,9 @@ static void page_put_rows(memo_text* t, const job* j) {
                           "</title><rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s'/>"
                           "<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s'/></g>\n",
                           LEFT + i * column, y, (next - i) * column - (column > 8), height,
-                          rows < 0 ? page_colors[1] : page_colors[0], LEFT + i * column, y + height,
-                          (next - i) * column - (column > 8), HEIGHT - 4 - height, page_colors[3]);
+                          page_colors[rows < 0 ? PAGE_KEPT : PAGE_MOVED], LEFT + i * column,
+                          y + height, (next - i) * column - (column > 8), HEIGHT - 4 - height,
+                          page_colors[PAGE_RECOMPUTED]);
         }
     }
     for (int32_t i = 0; i < n; i += n / 20 + 1)

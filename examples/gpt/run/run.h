@@ -49,6 +49,7 @@ typedef struct job {
     int64_t round;                /* of the comparison */
     int at_once;                  /* the compared policies are open at the same time */
     char why_no_times[256];       /* why the comparison shows none; empty: it shows them */
+    memo_text told;               /* what the run prints of the comparison, and the page repeats */
     int stops;                    /* all ranks end because some rank was interrupted */
     double* losses;               /* of steps n_resumed to n_done, nats per token */
     int64_t n_done, n_losses;     /* n_losses: capacity of losses */

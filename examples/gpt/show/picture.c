@@ -158,13 +158,13 @@ memo_status step_picture_write(step_picture p, const char* title, const char* pa
 /* ---- device memory over a micro-batch, by owner ---------------------------------------------- */
 
 enum { N_OWNERS = 7 };
-static const char* const owners[N_OWNERS][2] = {{"moments and master weights", "#54678f"},
-                                                {"gradients", "#d65f5f"},
-                                                {"weights", "#4c78a8"},
-                                                {"places of states that come and go", "#9ecae9"},
-                                                {"buffers of the whole run", "#bab0ac"},
-                                                {"activations", "#54a24b"},
-                                                {"buffers of a micro-batch", "#f2a33a"}};
+static const char* const owners[N_OWNERS][2] = {{"moments and master weights", "#1f3b63"},
+                                                {"gradients", "#8fa8cc"},
+                                                {"weights", "#3b5f94"},
+                                                {"places of states that come and go", "#c5d3e8"},
+                                                {"buffers of the whole run", "#e6dcae"},
+                                                {"activations", "#9aa3ad"},
+                                                {"buffers of a micro-batch", "#c9b458"}};
 
 memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resident[3],
                                  const char* path, memo_error* error) {

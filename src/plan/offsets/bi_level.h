@@ -3,8 +3,7 @@
 #include "memo/marks.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of how a smaller
- * plan is solved.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -39,7 +38,6 @@ typedef struct memoi_bilevel {
     memoi_group* groups;
     int64_t* members; /* buffers, by group */
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
-    int64_t* kinds;   /* the first group of each */
     memo_buffer* outer;
     int64_t n_windows, n_members, n_groups, n_kinds;
     int64_t longest_life; /* of the members */
@@ -55,7 +53,6 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->groups = MEMOB_ARRAY(a, memoi_group, n + 1);
     bilevel->members = MEMOB_ARRAY(a, int64_t, n);
     bilevel->inside = MEMOB_ARRAY(a, int64_t, n);
-    bilevel->kinds = MEMOB_ARRAY(a, int64_t, n + 1);
     bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
     return !a->failed;
 }
@@ -63,8 +60,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 /* --- windows: one for each phase of a layer, between the marks of the trace --- */
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
- * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
- * there are at most as many windows as requests of buffers. */
+ * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
 MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
     int64_t time = 0, begin = 0;
@@ -114,8 +110,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
     memset(group, 0, sizeof *group);
 
-    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
-     * live. */
+    /* A group is a chain of buffers that overlap within one window. */
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t life = buffer->end - buffer->begin;
@@ -151,21 +146,18 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
-/* Finds the kind of each group: the latest kind that is like the group, among as many as is
- * fast. */
+/* Finds the kind of each group: that of the latest group like it, among as many as is fast. */
 MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     enum { COMPARED = 1000 };
-    int64_t* kinds = bilevel->kinds;
-    int64_t n = 0, k;
+    memoi_group* groups = bilevel->groups;
+    bilevel->n_kinds = 0;
     for (int64_t g = 0; g < bilevel->n_groups; g++) {
-        memoi_group* group = &bilevel->groups[g];
-        int64_t least = memob_max(n - COMPARED, 0);
-        for (k = n - 1; k >= least; k--)
-            if (memoi_groups_alike(bilevel, group, &bilevel->groups[kinds[k]])) break;
-        if (k < least) kinds[k = n++] = g;
-        group->kind = kinds[k];
+        const int64_t least = memob_max(g - COMPARED, 0);
+        int64_t k = g - 1;
+        while (k >= least && !memoi_groups_alike(bilevel, &groups[g], &groups[k])) k--;
+        groups[g].kind = k < least ? g : groups[k].kind;
+        bilevel->n_kinds += k < least;
     }
-    bilevel->n_kinds = n;
 }
 
 /* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
@@ -198,8 +190,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, in
     for (int64_t k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
     status = memoi_level_solve(bilevel, inner, n_nodes, error);
     kind->height_bytes = inner->peak_bytes;
-    for (int64_t k = 0; k < kind->n;
-         k++) /* members begin one after the other: the order has stayed */
+    for (int64_t k = 0; k < kind->n; k++) /* in the same order, as members begin in it */
         bilevel->inside[kind->first + k] = inner->buffers[k].offset_bytes;
     memo_plan_destroy(inner);
     return status;
@@ -249,9 +240,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
-    for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
-        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]],
-                                  n_nodes / bilevel->n_kinds, error);
+    for (int64_t g = 0; g < bilevel->n_groups && !status; g++)
+        if (bilevel->groups[g].kind == g)
+            status =
+                memoi_kind_solve(bilevel, &bilevel->groups[g], n_nodes / bilevel->n_kinds, error);
 
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);

@@ -6,10 +6,9 @@
  * proves one that is above the bound.  Door: memoi_ejections_solve.  Knows nothing of how the plan
  * was made.
  *
- * The highest item waits for a place within a capacity.  A
- * waiting item takes the place where the items in its way weigh least, and then these items wait.
- * An item that took a place weighs more from then on, so that the same items do not chase each
- * other.  (An ejection pool, Nagata and Braysy 2009.)
+ * The highest item waits for a place within a capacity.  A waiting item takes the place where the
+ * items in its way weigh least, and then these items wait.  An item that took a place weighs more
+ * from then on, so that items do not chase each other.  (An ejection pool, Nagata and Braysy 2009.)
  *
  * 1. An item waits once, or has a place.
  * 2. In order of offset, a neighbor begins to be in the way before it ends. */
@@ -33,27 +32,6 @@ typedef struct memoi_ejections {
     int64_t n_looks; /* at neighbors */
     uint64_t random;
 } memoi_ejections;
-
-/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
- * Scratch: sorted, and place, of n + 2. */
-MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
-                             memob_keyed* sorted, int32_t* place) {
-    int bits = 1;
-    int64_t mask, sum;
-    while (n >> (bits + 2) > 0) bits++;
-    mask = ((int64_t)1 << bits) - 1;
-    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
-        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
-        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
-        for (int64_t k = sum = 0; k <= mask; k++) {
-            sum += place[k];
-            place[k] = (int32_t)(sum - place[k]);
-        }
-        for (int64_t k = 0; k < n; k++)
-            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
-        memcpy(list, sorted, (size_t)n * sizeof *list);
-    }
-}
 
 /* Lists where the placed neighbors of item i are in its way, in order of offset; returns how many
  * there are.  Without lists, all items that begin before i ends are looked at. */
@@ -86,8 +64,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     }
 
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
-    memoi_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
-    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
+    memob_digits_sort(e->begins, n, -items[i].size, top, e->sorted, e->place);
+    memob_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
     return n;
 }
 
@@ -140,8 +118,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* The caller frees the arrays, whether it succeeds or not.  Returns 1; 0 without memory; -1 if
- * pairs are too many for lists. */
+/* The caller frees the arrays.  1; 0: no memory; -1: pairs are too many for lists. */
 MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
     const int64_t n = problem->n_items;
     const int listed = memoi_neighbors_list(problem);
@@ -173,8 +150,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     return 1;
 }
 
-/* Nodes for ejections beside other engines: few if the problem is small, because the exact search
- * is likely to end. */
+/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
 MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
     return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
@@ -197,10 +173,9 @@ MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n
     return e->n_waiting == 0;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
- * lowered item is not raised again, and weights stay: an item that was often in the way stays
- * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
- * step, and the shortest step gets more places. */
+/* Lowers the best plan until the goal is met or n_nodes are spent.  Weights stay: an item that was
+ * often in the way stays heavy.  Each capacity that is met doubles the step to the next; failures
+ * shorten the step, and the shortest step gets more places. */
 MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_solution* best) {
     enum { STEPS = 160 }; /* from a plan to the goal, at most */

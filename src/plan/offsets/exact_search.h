@@ -25,8 +25,7 @@
  *   stack   head and lift count the holes that alignments leave in the best stack of the items,
  *           from the capacity down; what is known of a set serves all nodes within the capacity
  *   block   a blocked item likewise, over all the sections that it meets
- *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
- *           not the one looked for
+ *   hole    an unplaced item would fit under the floor: not the plan of the least sum
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
@@ -35,9 +34,8 @@
  * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
  * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
  *
- * Runs.  Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So
- * runs are short and grow slowly.  They differ in the order of the items, in the rule for tight
- * sections, and in whether sections that failed often go first.
+ * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
+ * the order of the items; with extras/memo_pack.h also in which sections count as tight.
  *
  * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
  * 2. Members of a section can be its lowest, or are lifted.
@@ -60,32 +58,29 @@ typedef struct memoi_look {
     int32_t n_choices; /* items that can be lowest */
 } memoi_look;
 
+/* Of an item, and from LOOK on of a section. */
 typedef enum memoi_change_kind {
     MEMOI_CHANGE_MINIMUM,
     MEMOI_CHANGE_BOUND,
     MEMOI_CHANGE_BLOCKED,
     MEMOI_CHANGE_PLACED,
-    MEMOI_CHANGE_STALE /* of a section */
+    MEMOI_CHANGE_LOOK,
+    MEMOI_CHANGE_STALE
 } memoi_change_kind;
 
 typedef struct memoi_change {
-    int64_t value; /* before */
     int32_t index; /* item or section */
     int32_t kind;
+    union {
+        int64_t value;
+        memoi_look look;
+    } before;
 } memoi_change;
 
-typedef struct memoi_old_look {
-    memoi_look look;
-    int64_t section;
-} memoi_old_look;
-
-/* A state of a part that has failed: the unplaced items of the part with all that is known of these
- * items, in 128 bits. */
+/* A state of a part that has failed: its unplaced items with all that is known of these. */
 typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
-
-enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
 
 /* What unplaced items say together.  A tally is kept for each block of items, and is taken again
  * only if an item of the block has changed. */
@@ -95,11 +90,18 @@ typedef struct memoi_tally {
                                    bound.  INT64_MAX: none */
 } memoi_tally;
 
-enum { MEMOI_TALLY_ITEMS = 64 };
+enum {
+    MEMOI_FAILURES = 1 << 16,       /* remembered; a later one replaces an earlier one */
+    MEMOI_TALLY_ITEMS = 64,         /* of a block */
+    MEMOI_BASE_ITEMS = 62,          /* a set has one bit for each, and a sign */
+    MEMOI_SEARCH_MEMBERS = 1 << 26, /* of all sections */
+    MEMOI_SEARCH_LOOKS = 1 << 14,   /* that take the time of a node */
+    MEMOI_THREADS = 64              /* in extras/memo_pack.h */
+};
 
 typedef struct memoi_search {
     const memoi_problem* problem;
-    memob_arrays arrays; /* all but the two logs */
+    memob_arrays arrays; /* all but the log */
 
     /* fixed for the problem */
     int64_t* size; /* of item i */
@@ -113,10 +115,8 @@ typedef struct memoi_search {
 
     /* the node */
     uint64_t unplaced; /* items, where there are sets */
-    int64_t* minimum;
-    int64_t* bound;
-    char* is_placed;
-    char* is_blocked;
+    int64_t *minimum, *bound;
+    char *is_placed, *is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into s */
@@ -125,19 +125,15 @@ typedef struct memoi_search {
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: an item there has changed since the last look */
 
-    /* how to undo a change */
-    memoi_change* changes;
+    memoi_change* changes; /* to undo */
     int64_t n_changes, change_capacity;
-    memoi_old_look* old_looks;
-    int64_t n_old_looks, old_look_capacity;
     memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
     int32_t* rank;                   /* of an item, the last tie break */
     double* weight;                  /* of a section: 1 + how often the section failed lately */
-    int32_t* sorted;                 /* scratch */
-    int32_t* lifted;                 /* scratch */
+    int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
     int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
@@ -149,11 +145,8 @@ typedef struct memoi_search {
 
     /* within one capacity */
     memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
-    int64_t n_runs;
+    int64_t n_runs, node_begin, node_end; /* of its budget */
     double run_length;
-    int64_t node_end; /* of its budget */
-
-    int64_t node_begin;
     memoi_verdict verdict;
 
     /* side by side with other searches, if extras/memo_pack.h runs several */
@@ -166,46 +159,46 @@ MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
     memob_map_free(&search->bases);
     MEMO_FREE(search->changes);
-    MEMO_FREE(search->old_looks);
     memset(search, 0, sizeof *search);
 }
 
-/* Items of every section, by counting. */
-MEMOI void memoi_search_list_members(memoi_search* search) {
+/* Lists the members of all sections, by counting; returns how many looks placing all takes. */
+MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, *fill = search->unplaced_sum;
-    for (int64_t s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
+    int64_t item = 0, n, *first = search->first_member;
+    double looks = 0;
+    for (int64_t i = 0; i < problem->n_ranges; i++)
+        for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
+    for (int64_t s = 0; s < problem->n_sections; s++) {
+        n = first[s + 1];
+        looks += (double)n * (double)n; /* each member placed looks at all others */
+        search->unplaced_sum[s] = first[s];
+        first[s + 1] += first[s];
+    }
+
     for (int64_t i = 0; i < problem->n_items; i++) {
-        search->size[i] = problem->items[i].size;
-        if (problem->items[i].alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
-        for (int64_t k = 0; k < problem->items[i].n_ranges; k++) {
-            const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
-            for (int64_t s = range->begin; s < range->end; s++) {
-                search->members[fill[s]++] = (int32_t)i;
+        const memoi_item* here = &problem->items[i];
+        search->size[i] = here->size;
+        if (here->alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
+        for (int64_t k = here->first_range; k < here->first_range + here->n_ranges; k++)
+            for (int64_t s = problem->ranges[k].begin; s < problem->ranges[k].end; s++) {
+                search->members[search->unplaced_sum[s]++] = (int32_t)i; /* as scratch */
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
-        }
     }
     for (int64_t s = 0; s <= problem->n_sections; s++) {
         while (item < problem->n_items && problem->items[item].begin < s) item++;
         search->first_item[s] = (int32_t)item;
     }
+    return looks;
 }
 
-enum { MEMOI_BASE_ITEMS = 62 }; /* a set has one bit for each, and a sign */
-
-/* Members of all sections; pairs and threads, in extras/memo_pack.h. */
-enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64 };
-
-enum { MEMOI_SEARCH_LOOKS = 1 << 14 }; /* that take the time of a node */
-
-/* Returns 1; 0 without memory; -1 if the problem is too large to search, or has pairs.  The caller
- * frees the search in any case. */
+/* 1; 0: no memory; -1: too large, or has pairs.  The caller frees the search in any case. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
                               const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
-    double looks = 0;
+    double looks;
     int listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -244,46 +237,30 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->failures = MEMOB_ARRAY(a, memoi_failure, MEMOI_FAILURES);
     if (a->failed) return 0;
 
-    /* The members of each section. */
-    for (int64_t i = 0; i < problem->n_ranges; i++)
-        for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
-            search->first_member[s + 1]++;
-    for (int64_t s = 0; s < problem->n_sections; s++) {
-        const int64_t n_here = search->first_member[s + 1];
-        looks += (double)n_here * (double)n_here; /* each member placed looks at all others */
-        search->first_member[s + 1] += search->first_member[s];
-        search->weight[s] = 1;
-    }
-    search->least_nodes = n + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
-    memoi_search_list_members(search);
+    for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
+    looks = memoi_search_list_members(search) / 2;
+    search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
     return 1;
 }
 
 /* --- a node: its state, how an item is placed, and how changes are undone --- */
 
+/* Remembers what an item had before a change, or the look at a section. */
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
                             int64_t before) {
+    memoi_change* change;
     if (search->n_changes == search->change_capacity &&
         !memob_reserve(&search->changes, &search->change_capacity, search->n_changes + 1,
                        sizeof(memoi_change))) {
         search->is_out_of_memory = 1; /* the run ends, and its state is not used again */
         return;
     }
-    if (kind != MEMOI_CHANGE_STALE) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
-    search->changes[search->n_changes].kind = (int32_t)kind;
-    search->changes[search->n_changes].index = (int32_t)index;
-    search->changes[search->n_changes++].value = before;
-}
-
-MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
-    if (search->n_old_looks == search->old_look_capacity &&
-        !memob_reserve(&search->old_looks, &search->old_look_capacity, search->n_old_looks + 1,
-                       sizeof(memoi_old_look))) {
-        search->is_out_of_memory = 1;
-        return;
-    }
-    search->old_looks[search->n_old_looks].look = search->looks[s];
-    search->old_looks[search->n_old_looks++].section = s;
+    change = &search->changes[search->n_changes++];
+    change->kind = (int32_t)kind;
+    change->index = (int32_t)index;
+    change->before.value = before;
+    if (kind == MEMOI_CHANGE_LOOK) change->before.look = search->looks[index];
+    if (kind < MEMOI_CHANGE_LOOK) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
 }
 
 /* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
@@ -295,9 +272,9 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];
-    int64_t change = sign * item->size;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const int64_t change = sign * item->size;
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++) {
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
         for (int64_t s = range->begin; s < range->end; s++) {
             search->n_unplaced[s] += sign;
@@ -308,36 +285,29 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
-/* Undoes all but so many changes and looks. */
-MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes, int64_t n_old_looks) {
-    while (search->n_old_looks > n_old_looks) {
-        const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
-        search->looks[old->section] = old->look;
-    }
+/* Undoes all but so many changes. */
+MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes) {
     while (search->n_changes > n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
-        if (change->kind != MEMOI_CHANGE_STALE)
-            search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
+        const int32_t k = change->index;
+        if (change->kind < (int32_t)MEMOI_CHANGE_LOOK)
+            search->is_stale_tally[k / MEMOI_TALLY_ITEMS] = 1;
         switch (change->kind) {
-        case MEMOI_CHANGE_MINIMUM: search->minimum[change->index] = change->value; break;
-        case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
-        case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
-        case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
-        case MEMOI_CHANGE_PLACED:
-            search->is_placed[change->index] = 0;
-            memoi_search_count(search, change->index, 1);
-            break;
-        default: break;
+        case MEMOI_CHANGE_MINIMUM: search->minimum[k] = change->before.value; break;
+        case MEMOI_CHANGE_BOUND: search->bound[k] = change->before.value; break;
+        case MEMOI_CHANGE_BLOCKED: search->is_blocked[k] = (char)change->before.value; break;
+        case MEMOI_CHANGE_LOOK: search->looks[k] = change->before.look; break;
+        case MEMOI_CHANGE_STALE: search->is_stale[k] = 1; break;
+        default: search->is_placed[k] = 0; memoi_search_count(search, k, 1);
         }
     }
 }
 
 MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
         memset(search->is_stale + range->begin, 1, (size_t)(range->end - range->begin));
-    }
 }
 
 /* Returns 0 if the item then no longer fits. */
@@ -384,8 +354,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
 /* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
- * order, with placed items behind, is kept for the next time: from node to node an order hardly
- * changes. */
+ * order, with placed items behind, is kept: from node to node it hardly changes. */
 MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     int32_t* members = search->members + search->first_member[s];
     int32_t* sorted = search->sorted;
@@ -403,9 +372,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Looks at the n unplaced members of a section: how many can start low enough to be the lowest, and
- * where these would end.  Lists the other members in search->lifted, and sets *highest to the
- * highest bound; returns how many are listed.  latest: the lowest item starts there or below. */
+/* Looks at the unplaced members of a section: how many can be the lowest, which starts at `latest`
+ * or below, and where these would end.  Lists the others in search->lifted; returns how many. */
 MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
                                 memoi_look* look, int64_t* highest) {
     const int32_t* members = search->members + search->first_member[s];
@@ -444,8 +412,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     return n_lifted;
 }
 
-/* The rule head: from each bound above `latest`, the items from there upward must fit under the
- * capacity.  Returns 0 if they do not. */
+/* The rule head: from each bound above `latest` on, items must fit.  0: they do not. */
 MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
     uint64_t above = 0;
     int64_t most = search->capacity, spare = 0;
@@ -478,7 +445,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
     n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
-    memoi_search_log_look(search, s);
+    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
     search->looks[s] = look;
 
     /* The rules need an item that cannot be the lowest, and an item that can. */
@@ -488,8 +455,7 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         return 0;
     }
 
-    /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
-     * can. */
+    /* Lift: what cannot be lowest starts no lower than the earliest end of what can. */
     for (int64_t k = 0; k < n_lifted; k++) {
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
@@ -501,14 +467,12 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
         for (int64_t s = range->begin; s < range->end; s++) {
             const memoi_look* look = &search->looks[s];
-            int64_t end = look->least_item == i ? look->second_end : look->least_end;
-            if (end < least) least = end;
+            least = memob_min(least, look->least_item == i ? look->second_end : look->least_end);
         }
-    }
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
@@ -530,8 +494,7 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
     return &search->failures[state->low % MEMOI_FAILURES];
 }
 
-/* Sections [begin, end), and the floor: the lowest offset at which an item of these sections can be
- * first. */
+/* Sections [begin, end), and the floor: the lowest offset at which an item can be first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
     memoi_failure state; /* hash of everything that decides the result */
@@ -605,8 +568,8 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 
 /* Applies all rules; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
-    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, next,
-            s;
+    const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
+    int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->bound >= part->floor) continue;
@@ -636,14 +599,11 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
-    for (int64_t k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &search->problem->ranges[item->first_range + k];
-        for (int64_t s = range->begin; s < range->end; s++) {
-            const double slack = (double)search->looks[s].slack;
-            const double here = memoi_pack_tightness(search, s, slack, search->looks[s].n_choices);
-            if (here < least) least = here;
-        }
-    }
+    const memoi_range *range = search->problem->ranges + item->first_range, *last;
+    for (last = range + item->n_ranges; range < last; range++)
+        for (int64_t s = range->begin; s < range->end; s++)
+            least = fmin(least, memoi_pack_tightness(search, s, (double)search->looks[s].slack,
+                                                     search->looks[s].n_choices));
     return least;
 }
 
@@ -714,7 +674,7 @@ MEMOI memoi_verdict memoi_search_parts(memoi_search* search, int64_t begin, int6
 /* Places the item to branch on, and all others.  If that fails, forbids its place. */
 MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t begin,
                                         int64_t end) {
-    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
     for (int64_t s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
         memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
@@ -723,16 +683,15 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
     if (verdict != MEMOI_FAILED) return verdict;
     (void)MEMOI_PROVE(search, 'b', i, 0);
     memset(search->is_stale + begin, 0, (size_t)(end - begin));
-    memoi_search_undo(search, n_changes, n_old_looks);
+    memoi_search_undo(search, n_changes);
     memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
     search->is_blocked[i] = 1;
     return verdict;
 }
 
-/* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
- * leaves the search unchanged. */
+/* Places all unplaced items of [begin, end), which none crosses.  A failure changes nothing. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
-    const int64_t n_changes = search->n_changes, n_old_looks = search->n_old_looks;
+    const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
     memoi_part part = memoi_search_part(search, begin, end);
     const memoi_failure state = part.state;
@@ -766,7 +725,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
-    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes, n_old_looks);
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes);
     if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
                 memoi_search_part(search, begin, end).state.high == state.high);
@@ -777,7 +736,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    search->n_changes = search->n_old_looks = 0;
+    search->n_changes = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
@@ -793,8 +752,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Branches of the first run.  A run needs one for each item; half as many runs of twice as many
- * branches come to more plans. */
+/* Branches of the first run, which needs one for each item. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
     return memob_max(500, 3 * problem->n_items);
 }
@@ -858,9 +816,8 @@ MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, m
     exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
-    return MEMOI_WITHOUT(search)
-               ? -1
-               : memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
+    if (MEMOI_WITHOUT(search)) return -1;
+    return memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
 }
 
 MEMOI void memoi_exact_free(memoi_exact* exact) {
@@ -868,8 +825,7 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity with so many nodes.  A plan lowers the best; an exhausted search raises the
- * bound.  0: no memory. */
+/* Attempts a capacity, which lowers the best plan or raises its bound.  0: no memory. */
 MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
     memoi_search* search = &exact->search;
     memoi_solution* best = exact->best;
@@ -889,44 +845,36 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     return 1;
 }
 
-MEMOI int memoi_exact_goes_on(const memoi_exact* exact, int64_t target) {
-    return exact->best->peak > memob_max(target, exact->best->bound) &&
-           !memoi_effort_is_over(exact->effort);
-}
-
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until no capacity is left between.  It waits for a later round if a run takes
- * more nodes.  0: no memory. */
+ * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_exact_goes_on(exact, target) && !memoi_exact_attempt(exact, exact->given_up, n_nodes))
+    if (memoi_effort_goes_on(exact->effort, best, target) &&
+        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
         return 0;
-    while (memoi_exact_goes_on(exact, target) && exact->given_up < best->peak - 1) {
+    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
         const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
     }
     return 1;
 }
 
-/* The nodes of an attempt in the first round: enough for several short runs. */
-MEMOI int64_t memoi_exact_first(const memoi_problem* problem) {
-    return memob_max(5000, 8 * memoi_search_shortest_run(problem));
+/* The nodes of a first attempt: for several short runs, at most half of what is left. */
+MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
+    return memob_min(memob_max(5000, 8 * memoi_search_shortest_run(problem)), nodes_left / 2);
 }
 
-/* Lowers the best plan in rounds, each with twice as many nodes an attempt, until the effort is
- * over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                            memoi_solution* best) {
+/* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
+ * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
+MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                            memoi_effort* effort, memoi_solution* best) {
     memoi_exact exact;
     const int created = memoi_exact_create(&exact, problem, effort, best);
-    int64_t n_nodes = memob_min(memoi_exact_first(problem), effort->nodes_left / 2);
     int ok = created != 0;
-    while (ok && created > 0 && memoi_exact_goes_on(&exact, target)) {
+    for (; ok && created > 0 && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
         ok = memoi_exact_round(&exact, target, n_nodes);
-        n_nodes *= 2;
-    }
     memoi_exact_free(&exact);
     return ok;
 }

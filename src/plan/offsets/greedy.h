@@ -17,9 +17,8 @@
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. The tree finds the turn of an item that waits. */
-
-MEMOI int32_t memoi_least(int32_t a, int32_t b) { return a < b ? a : b; }
+ * 3. The tree finds the turn of an item that waits.
+ * 4. A plateau that rises to an item placed before lies under the whole item. */
 
 /* --- orders --- */
 
@@ -74,16 +73,13 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
 /* --- unplaced items ---
  * Which unplaced item comes first in the order, among the items that live within an interval of
  * sections?  Items are ordered by begin, so those that begin in the interval follow each other.  A
- * tree over blocks of items finds the least turn of those that end there, too. */
-
-enum { MEMOI_UNPLACED_BLOCK = 16 }; /* items of a leaf; a smaller tree stays in the cache */
+ * tree over items finds the least turn of those that end there, too. */
 
 typedef struct memoi_unplaced {
-    int64_t n_leaves;
-    int32_t *end, *turn;             /* of an item; turn INT32_MAX: it is placed, or waits */
-    int32_t *least_turn, *least_end; /* of a node: of its unplaced items */
-    int32_t* largest_end;            /* of a node: of all its items */
-    int32_t* first_item;             /* of a section: the first item that begins there or later */
+    int64_t n_leaves;          /* a power of 2; item i is node n_leaves + i */
+    int32_t *turn, *least_end; /* of a node's items that wait: the least; INT32_MAX: none does */
+    int32_t* largest_end;      /* of all its items */
+    int32_t* first_item;       /* of a section: the first item that begins there or later */
 } memoi_unplaced;
 
 /* The arrays belong to a.  0: no memory. */
@@ -91,13 +87,11 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
                                 memob_arrays* a) {
     const int64_t n = problem->n_items;
     int64_t n_leaves = 1, i = 0;
-    while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
+    while (n_leaves < n) n_leaves *= 2;
     unplaced->n_leaves = n_leaves;
-    unplaced->end = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
-    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_leaves * MEMOI_UNPLACED_BLOCK);
+    unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
@@ -105,85 +99,63 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
         while (i < n && problem->items[i].begin < s) i++;
         unplaced->first_item[s] = (int32_t)i;
     }
-    for (int64_t k = 0; k < n_leaves * MEMOI_UNPLACED_BLOCK; k++) {
-        int32_t* largest = &unplaced->largest_end[n_leaves + k / MEMOI_UNPLACED_BLOCK];
-        unplaced->end[k] = k < n ? (int32_t)problem->items[k].until : INT32_MAX;
-        unplaced->turn[k] = INT32_MAX;
-        if (unplaced->end[k] > *largest) *largest = unplaced->end[k];
+    for (i = 0; i < n_leaves; i++) {
+        unplaced->turn[n_leaves + i] = INT32_MAX;
+        unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
     }
-    for (int64_t k = 2 * n_leaves - 1; k > 1; k--)
-        if (unplaced->largest_end[k] > unplaced->largest_end[k / 2])
-            unplaced->largest_end[k / 2] = unplaced->largest_end[k];
+    for (i = n_leaves - 1; i > 0; i--)
+        unplaced->largest_end[i] =
+            (int32_t)memob_max(unplaced->largest_end[2 * i], unplaced->largest_end[2 * i + 1]);
     return 1;
 }
 
-/* Sets the least turn and end of a node from its items, or from its children; returns 1 if they
- * change. */
-MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-    int32_t turn = INT32_MAX, end = INT32_MAX;
-    int is_new;
-    for (int64_t i = first; first >= 0 && i < first + MEMOI_UNPLACED_BLOCK; i++) {
-        turn = memoi_least(turn, unplaced->turn[i]);
-        end = memoi_least(end, unplaced->turn[i] < INT32_MAX ? unplaced->end[i] : INT32_MAX);
-    }
-    for (int64_t k = 2 * node; first < 0 && k < 2 * node + 2; k++) {
-        turn = memoi_least(turn, unplaced->least_turn[k]);
-        end = memoi_least(end, unplaced->least_end[k]);
-    }
-    is_new = unplaced->least_turn[node] != turn || unplaced->least_end[node] != end;
-    unplaced->least_turn[node] = turn;
+/* Sets a node's least turn and end; returns 1 if they change. */
+MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t turn, int32_t end) {
+    const int is_new = unplaced->turn[node] != turn || unplaced->least_end[node] != end;
+    unplaced->turn[node] = turn;
     unplaced->least_end[node] = end;
     return is_new;
 }
 
-/* Call this after all turns are set. */
-MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
-    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+/* From a node's children. */
+MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
+    const int32_t* turn = unplaced->turn + 2 * node;
+    const int32_t* end = unplaced->least_end + 2 * node;
+    return memoi_unplaced_note(unplaced, node, turn[0] < turn[1] ? turn[0] : turn[1],
+                               end[0] < end[1] ? end[0] : end[1]);
 }
 
-/* Sets the turn of an item; INT32_MAX: it no longer waits. */
+/* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
+MEMOI int64_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
+    const int64_t node = unplaced->n_leaves + i;
+    memoi_unplaced_note(unplaced, node, turn,
+                        turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX);
+    return node;
+}
+
 MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
-    int64_t node = unplaced->n_leaves + i / MEMOI_UNPLACED_BLOCK;
-    unplaced->turn[i] = turn;
+    int64_t node = memoi_unplaced_leaf(unplaced, i, turn) / 2;
     while (node > 0 && memoi_unplaced_join(unplaced, node)) node /= 2;
 }
 
-/* The least turn, if below best, of the items from first to last - 1 that end by `end`. */
-MEMOI int32_t memoi_unplaced_scan(const memoi_unplaced* unplaced, int64_t first, int64_t last,
-                                  int32_t end, int32_t best) {
-    for (int64_t i = first; i < last; i++) {
-        const int32_t here = unplaced->end[i] <= end ? unplaced->turn[i] : INT32_MAX;
-        best = memoi_least(best, here);
-    }
-    return best;
-}
-
-/* As memoi_unplaced_scan, of the items of a node. */
+/* The least turn, if below best, of a node's items that end by `end`. */
 MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node, int32_t end,
                                    int32_t best) {
-    const int32_t turn = unplaced->least_turn[node];
+    const int32_t turn = unplaced->turn[node];
+    int64_t child;
     if (turn >= best || unplaced->least_end[node] > end) return best;
-    if (unplaced->largest_end[node] <= end) return turn;
-    if (node < unplaced->n_leaves) { /* the child with the least turn first */
-        const int64_t child = 2 * node + (unplaced->least_turn[2 * node] != turn);
-        best = memoi_unplaced_below(unplaced, child, end, best);
-        return memoi_unplaced_below(unplaced, child ^ 1, end, best);
-    }
-    node = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
-    return memoi_unplaced_scan(unplaced, node, node + MEMOI_UNPLACED_BLOCK, end, best);
+    if (unplaced->largest_end[node] <= end) return turn;   /* as for a leaf */
+    child = 2 * node + (unplaced->turn[2 * node] != turn); /* the least turn first */
+    best = memoi_unplaced_below(unplaced, child, end, best);
+    return memoi_unplaced_below(unplaced, child ^ 1, end, best);
 }
 
 /* The least turn of the items that live within [begin, end), or INT32_MAX. */
 MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    const int64_t first = unplaced->first_item[begin], last = unplaced->first_item[end];
-    const int64_t from = memob_min(memob_align_up(first, MEMOI_UNPLACED_BLOCK), last);
-    const int64_t to = memob_max(last - last % MEMOI_UNPLACED_BLOCK, from);
-    int64_t left = unplaced->n_leaves + from / MEMOI_UNPLACED_BLOCK;
-    int64_t right = unplaced->n_leaves + to / MEMOI_UNPLACED_BLOCK;
-    int32_t best = memoi_unplaced_scan(unplaced, first, from, end, INT32_MAX);
-    best = memoi_unplaced_scan(unplaced, to, last, end, best);
-    for (; to > from && left < right; left /= 2, right /= 2) { /* most intervals are short */
+    int64_t left = unplaced->n_leaves + unplaced->first_item[begin];
+    int64_t right = unplaced->n_leaves + unplaced->first_item[end];
+    int32_t best = INT32_MAX;
+    for (; left < right; left /= 2, right /= 2) {
         if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
         if (right & 1) best = memoi_unplaced_below(unplaced, --right, end, best);
     }
@@ -195,8 +167,6 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
 typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
-
-enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run takes */
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
@@ -210,10 +180,14 @@ typedef struct memoi_greedy {
 
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
-    /* Tops of plateaus by first section, as the leaves of a tree of the lowest; INT64_MAX: none
-     * begins here. */
+    /* By first section, the leaves of a tree of the lowest; INT64_MAX: no plateau begins here. */
     int64_t* tops;
     int64_t n_leaves; /* a power of 2 */
+
+    /* Items that are placed before the run, by offset: none, or those of full sections. */
+    memob_keyed* ahead;
+    char* is_ahead; /* of an item: no plateau has reached it */
+    int64_t n_ahead, first_ahead;
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -230,16 +204,9 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->plateau = MEMOB_ARRAY(a, memoi_plateau, problem->n_sections + 1);
     for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
     greedy->tops = MEMOB_ARRAY(a, int64_t, 2 * greedy->n_leaves);
+    greedy->ahead = MEMOB_ARRAY(a, memob_keyed, n);
+    greedy->is_ahead = (char*)memob_arrays_add(a, n, 1);
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
-}
-
-/* Is a run too long for the time that is left?  begin: when it began; n_placed: items so far. */
-MEMOI int memoi_greedy_is_late(const memoi_greedy* greedy, double begin, int64_t n_placed) {
-    const double now = memob_now_s(), n = (double)greedy->problem->n_items;
-    if (greedy->is_needed) return 0;
-    return memoi_deadline_is_over(greedy->clock) ||
-           (n_placed >= MEMOI_GREEDY_PACE &&
-            begin + (now - begin) * n / (double)n_placed > greedy->clock->deadline);
 }
 
 /* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
@@ -341,72 +308,117 @@ MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
     return memob_min(left, right);
 }
 
-/* Nothing is placed: all free items are on the tree. */
+/* Nothing is placed: all free items that are not ahead are on the tree. */
 MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, i;
     for (int64_t rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
-        greedy->unplaced.turn[i] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        memoi_unplaced_leaf(&greedy->unplaced, i, item->fixed < 0 ? (int32_t)rank : INT32_MAX);
         greedy->offsets[i] = item->fixed;
+    }
+    for (int64_t k = greedy->first_ahead = 0; k < greedy->n_ahead; k++) {
+        greedy->offsets[i = greedy->ahead[k].index] = greedy->ahead[k].key;
+        memoi_unplaced_leaf(&greedy->unplaced, i, INT32_MAX);
+        greedy->is_ahead[i] = 1;
     }
     if (n == 0) return;
 
     /* Build the tree from its leaves, then one plateau over all sections. */
-    memoi_unplaced_begin(&greedy->unplaced);
+    for (i = greedy->unplaced.n_leaves - 1; i > 0; i--) memoi_unplaced_join(&greedy->unplaced, i);
     for (i = 0; i < 2 * greedy->n_leaves; i++) greedy->tops[i] = INT64_MAX;
     memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
 }
 
-/* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
- * plateau rises. */
-MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
-    int64_t at = memoi_plateau_lowest(greedy), offset, i;
-    int32_t end = greedy->plateau[at].end;
-    int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
-    const memoi_item* item;
-    if (rank == INT32_MAX) {
-        memoi_plateau_raise(greedy, at, memoi_plateau_next(greedy, at));
-        return 0;
+/* The place of the lowest item ahead that lives in [begin, end) and lies below top; -1: none. */
+MEMOI int64_t memoi_plateau_ahead(const memoi_greedy* greedy, int64_t begin, int64_t end,
+                                  int64_t top) {
+    for (int64_t k = greedy->first_ahead; k < greedy->n_ahead && greedy->ahead[k].key < top; k++) {
+        const memoi_item* item = &greedy->problem->items[greedy->ahead[k].index];
+        if (greedy->is_ahead[greedy->ahead[k].index] && item->begin < end && item->end > begin)
+            return k;
     }
-    item = &greedy->problem->items[i = greedy->ranked[rank].index];
-    MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
-    MEMO_ASSERT(greedy->unplaced.turn[i] == rank);                                  /* 3 */
-    offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
-    memoi_unplaced_set(&greedy->unplaced, i, INT32_MAX);
-    memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
-    return 1;
+    return -1;
 }
 
-/* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
- * Returns 0 as soon as the deadline cannot be met. */
+/* Takes the first item that fits the lowest plateau, at `at`, below all that is ahead, off the
+ * tree; a few are tried.  Returns its rank, or INT32_MAX. */
+MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
+    memoi_unplaced* unplaced = &greedy->unplaced;
+    const int32_t end = greedy->plateau[at].end;
+    int32_t passed[MEMOI_TRIES], n_passed = 0, rank = INT32_MAX;
+    for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
+        const memoi_item* item;
+        int64_t top, i;
+        rank = memoi_unplaced_find(unplaced, (int32_t)at, end);
+        if (rank == INT32_MAX) break;
+        i = greedy->ranked[rank].index;
+        item = &greedy->problem->items[i];
+        MEMO_ASSERT(unplaced->turn[unplaced->n_leaves + i] == rank);                    /* 3 */
+        MEMO_ASSERT(greedy->offsets[i] < 0 && item->begin >= at && item->until <= end); /* 2 */
+        memoi_unplaced_set(unplaced, i, INT32_MAX);
+        top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment) + item->size;
+        if (memoi_plateau_ahead(greedy, item->begin, item->end, top) < 0) break;
+    }
+    if (n_passed == MEMOI_TRIES) rank = INT32_MAX;
+    while (n_passed-- > 0) /* too large here, but perhaps not elsewhere */
+        memoi_unplaced_set(unplaced, greedy->ranked[passed[n_passed]].index, passed[n_passed]);
+    return rank;
+}
+
+/* Places an item on the lowest plateau, one that is reached or the first that fits, and returns 1.
+ * If there is none, that plateau rises, but not into what is ahead. */
+MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
+    const int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at);
+    const int64_t end = greedy->plateau[at].end;
+    const int64_t reached = memoi_plateau_ahead(greedy, at, end, top + 1);
+    const memoi_item* item;
+    int64_t i, next, k;
+    int32_t rank;
+    if (reached >= 0) {
+        item = &greedy->problem->items[i = greedy->ahead[reached].index];
+        MEMO_ASSERT(greedy->offsets[i] == top && item->begin >= at && item->end <= end); /* 4 */
+        greedy->is_ahead[i] = 0;
+        for (k = reached; k == greedy->first_ahead && k < greedy->n_ahead; k++)
+            greedy->first_ahead += !greedy->is_ahead[greedy->ahead[k].index];
+        memoi_plateau_cover(greedy, at, item->begin, item->until, top + item->size);
+        return 1;
+    }
+
+    rank = memoi_plateau_find(greedy, at);
+    if (rank < INT32_MAX) {
+        item = &greedy->problem->items[i = greedy->ranked[rank].index];
+        greedy->offsets[i] = memob_align_up(top, item->alignment);
+        memoi_plateau_cover(greedy, at, item->begin, item->until, greedy->offsets[i] + item->size);
+        return 1;
+    }
+    next = memoi_plateau_next(greedy, at);
+    k = memoi_plateau_ahead(greedy, at, end, next);
+    memoi_plateau_raise(greedy, at, k < 0 ? next : greedy->ahead[k].key);
+    return 0;
+}
+
+/* Places the item that can lie lowest, in a tie the first ranked, and so on.  0: time is up. */
 MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed;
-    double begin = memob_now_s();
     memoi_plateau_begin(greedy);
-    for (int64_t round = 1; n_placed < n; round++) {
-        if (round % MEMOI_CLOCK == 0 && memoi_greedy_is_late(greedy, begin, n_placed)) return 0;
+    for (int64_t step = 1; n_placed < n; step++) {
+        if (step % MEMOI_CLOCK == 0 && !greedy->is_needed && memoi_deadline_is_over(greedy->clock))
+            return 0;
         n_placed += memoi_plateau_step(greedy);
     }
     return 1;
 }
 
-enum { MEMOI_GREEDY_RUNS = 5 };
-
 /* Ranks the items for a run of lowest offset. */
 MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
-                                              MEMOI_ORDER_LOAD, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_START};
-    if (orders[run] == MEMOI_ORDER_LOAD)
+    if (run == (int)MEMOI_ORDER_LOAD)
         memoi_greedy_order_by_load(greedy);
     else
-        memoi_greedy_order_items(greedy->problem, orders[run], NULL, greedy->ranked);
+        memoi_greedy_order_items(greedy->problem, (memoi_item_order)run, NULL, greedy->ranked);
 }
 
-/* Runs number first to last - 1, until a plan meets the target or time is up.  extras/memo_pack.h
- * plans a problem that is not small at once.  A run is given up as soon as it would last too long,
- * unless there is no plan yet. */
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {

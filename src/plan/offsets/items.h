@@ -3,11 +3,13 @@
 #include "memo/plan.h"
 #include "plan/offsets/sections.h"
 /* --- >>items ---
- * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds.
- * Knows nothing of how items are planned.
+ * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
+ * the pairs that may not share bytes although they live at different times.  Knows nothing of how
+ * items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
- * 2. An alignment that the step does not guarantee is a multiple of the step. */
+ * 2. An alignment that the step does not guarantee is a multiple of the step.
+ * 3. The earlier item of a pair comes first. */
 
 /* How a problem may be made simpler, in bits. */
 enum {
@@ -73,10 +75,8 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
         if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
     }
 
-    /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
-     * holds by itself; any other alignment must be a multiple of the unit.  A smaller unit can
-     * break an earlier item's alignment, so the loop begins again.  The unit halves at least, so
-     * that is rare. */
+    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the unit, or is a
+     * multiple of it.  A smaller unit can break an earlier item's, so the loop begins again. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
@@ -86,8 +86,7 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
     return problem->n_items > 0 ? unit : 1;
 }
 
-/* Refuses what could overflow: offsets in 64 bits, indices of ranges in 32.  Finds out whether the
- * unit guarantees all alignments. */
+/* Refuses what could overflow.  Finds out whether the unit guarantees all alignments. */
 MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -100,13 +99,11 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo
     }
     if (highest > MEMOB_BYTES_MAX - fixed_top ||
         padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sizes, alignments and fixed offsets together may pass 2^62");
+        return MEMOB_INVALID(error, "sizes, alignments and fixed offsets together may pass 2^62");
     if (problem->n_ranges >= INT32_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
-            (long long)problem->n_ranges);
+        return MEMOB_INVALID(error,
+                             "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
+                             (long long)problem->n_ranges);
     return MEMO_STATUS_OK;
 }
 
@@ -156,4 +153,47 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
         status = memob_no_memory(error, "the planning problem");
     if (status) memoi_problem_free(problem);
     return status;
+}
+
+/* --- pairs that holds keep apart, because one stream has not waited for another --- */
+
+enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
+
+/* Goes to the next pair that a hold keeps apart, from hold 0 and buffer -1 on; 0: there is none. */
+MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
+    for (; *h < plan->n_holds; (*h)++, *j = -1) {
+        const memo_hold* hold = &plan->holds[*h];
+        const memo_buffer *held = &plan->buffers[hold->buffer], *other;
+        for (*j = memob_max(*j, hold->buffer) + 1; *j < plan->n_buffers; (*j)++) {
+            other = &plan->buffers[*j];
+            if (other->begin >= hold->until) break;
+            if (other->lane == hold->lane && other->begin >= held->end) return 1;
+        }
+    }
+    return 0;
+}
+
+/* Adds the pairs that holds keep apart.  1; 0: no memory; -1: pairs are too many. */
+MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+    int64_t capacity = 0;
+    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    int ok = item_of != NULL;
+    for (int64_t i = 0; ok && i < plan->n_buffers; i++) item_of[i] = -1;
+    for (int64_t i = 0; ok && i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
+    for (int64_t h = 0, j = -1; ok > 0 && memoi_holds_next(plan, &h, &j);) {
+        const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
+        if (i < 0 || item_of[j] < 0) continue;
+        ok = problem->n_held == MEMOI_HELD_PAIRS
+                 ? -1
+                 : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
+        if (ok <= 0) break;
+        MEMO_ASSERT(i < item_of[j]); /* 3 */
+        problem->held[k] = (int32_t)i;
+        problem->held[k + 1] = (int32_t)item_of[j];
+        problem->n_held++;
+        problem->items[i].until =
+            memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
+    }
+    MEMO_FREE(item_of);
+    return ok;
 }

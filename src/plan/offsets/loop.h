@@ -29,13 +29,11 @@ typedef struct memoi_loop {
     int32_t round, has_ejections, has_exact;
     int32_t has_begun;  /* greedy has no more to do */
     int32_t has_layers; /* whose plans may become better */
-    int32_t
-        is_apart; /* extras/memo_pack.h plans parts alone, so no engine needs to plan the whole */
+    int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
 
 MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
-    return loop->best->peak > memob_max(loop->target, loop->best->bound) &&
-           !memoi_effort_is_over(loop->effort);
+    return memoi_effort_goes_on(loop->effort, loop->best, loop->target);
 }
 
 /* Names the engine if the plan has become better since the call before. */
@@ -59,18 +57,16 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
         loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
-    if (loop->has_layers) {
+    if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
-        memoi_loop_credit(loop, "bilevel");
-    }
+    memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
-        (loop->round == 0 || is_large)) {
+        (loop->round == 0 || is_large))
         status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
                                     loop->best, error);
-        memoi_loop_credit(loop, "greedy");
-    }
+    memoi_loop_credit(loop, "greedy");
     return status;
 }
 
@@ -91,8 +87,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
-/* The engines that improve a plan.  Ejections have no part in a plain problem that the exact search
- * can take. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int64_t goal = memob_max(loop->target, loop->best->bound);
@@ -135,7 +130,9 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const memo_plan_engine engine = loop->desc->engine;
-    int64_t n_nodes = is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem);
+    const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
+    int64_t n_nodes =
+        is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem, INT64_MAX);
     memo_status status = MEMO_STATUS_OK;
     loop->before = *loop->best;
     loop->has_layers =
@@ -151,18 +148,17 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (loop->round == 0) {
             loop->has_ejections =
                 memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
-            if (engine != MEMO_PLAN_ENGINE_GREEDY && engine != MEMO_PLAN_ENGINE_MIP)
+            if (!is_once)
                 loop->has_exact =
                     memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
             if (!loop->has_ejections || !loop->has_exact)
                 status = memob_no_memory(error, "the search");
         }
-        if (!status && (engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP)) {
-            status = memoi_loop_once(loop, error);
+        if (!status)
+            status =
+                is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
             break;
-        }
-        if (!status) status = memoi_loop_improve(loop, n_nodes, error);
-        if (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);

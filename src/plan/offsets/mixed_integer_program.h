@@ -7,16 +7,15 @@
  * the order of the items is taken from lp_solve's answer; the offsets are rebuilt from it in whole
  * units.
  *
- * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
- * z_ij, "i lies below j":
+ * MEMO paper, section 4.2.1: offsets o_i, peak M, for pairs i < j a binary z_ij, "i is below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M.
  *
  * 1. Each pair has a column of its own. */
 
-enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
-
 #ifdef MEMO_LP_SOLVE
+
+enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
 typedef struct memoi_mip {
     const memoi_problem* problem;
@@ -45,7 +44,6 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     int64_t n = problem->n_items, j;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)(best->peak + problem->spare) * mip->scale;
-    double size;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -58,33 +56,28 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     /* Offsets, and which of a pair lies below the other. */
     for (int64_t i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
-        double fixed = (double)item->fixed * mip->scale;
-        if (item->fixed >= 0)
-            ok &= set_bounds(lp, 1 + (int)i, fixed, fixed);
-        else
-            ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
+        const double highest = limit - (double)item->size * mip->scale + slack;
+        const double fixed = (double)item->fixed * mip->scale;
+        ok &= set_bounds(lp, 1 + (int)i, fmax(fixed, 0), item->fixed < 0 ? highest : fixed);
     }
     for (int64_t k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
 
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
-    for (int64_t i = 0; i < n; i++) {
-        size = (double)memoi_item_top(&problem->items[i], 0) * mip->scale;
-        ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
-    }
+    for (int64_t i = 0; i < n; i++)
+        ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0,
+                            -(double)memoi_item_top(&problem->items[i], 0) * mip->scale);
 
     /* One of each conflicting pair lies below the other. */
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
             if ((j = neighbors->list[k]) < i) continue;
-            size = (double)problem->items[i].size * mip->scale;
             z++;
-            ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit, limit - size);
-            size = (double)problem->items[j].size * mip->scale;
-            ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
+            ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit,
+                                limit - (double)problem->items[i].size * mip->scale);
+            ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit,
+                                -(double)problem->items[j].size * mip->scale);
         }
-    }
-
     MEMO_ASSERT(z == peak_column + mip->n_pairs); /* 1 */
 
     /* Only an exact optimum is a proof. */
@@ -130,23 +123,21 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     mip.problem = problem;
     mip.clock = clock;
 
-    /* Refuse what the program cannot express, or what lp_solve cannot handle. */
+    /* What the program cannot express, or lp_solve cannot handle. */
     if (problem->has_alignment)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
     mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
     if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
-        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "%lld buffers and %lld overlapping pairs are too many for the MIP "
-                                "(limit %d); use the search",
-                                (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
-    if (!status) {
-        columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
-        offsets = MEMOB_ARRAY(&arrays, int64_t, n);
-        order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    }
-    if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "%lld buffers and %lld overlapping pairs are too many for the MIP "
+                              "(limit %d); use the search",
+                              (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
+    columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
+    offsets = MEMOB_ARRAY(&arrays, int64_t, n);
+    order = MEMOB_ARRAY(&arrays, memob_keyed, n);
+    if (!made || arrays.failed) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
@@ -166,8 +157,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
             if (memoi_mip_stack(problem, order, offsets))
                 memoi_solution_offer(problem, offsets, best);
 
-            /* The search was complete, and the rebuilt plan is within half a unit of the proven
-             * peak. */
+            /* The search was complete, and the plan is within half a unit of its peak. */
             if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->bound = best->peak;
         }
     }
@@ -178,15 +168,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 
 #else
 
-MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_deadline* clock,
-                                  memoi_solution* best, memo_error* error) {
-    (void)problem;
-    (void)clock;
-    (void)best;
-    return memo_error_set(
-        error, MEMO_STATUS_UNSUPPORTED,
-        "built without lp_solve: define MEMO_LP_SOLVE and link -llpsolve55, or use "
-        "the search");
-}
+#define memoi_mip_solve(problem, clock, best, error)                                               \
+    memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
+                   "built without lp_solve: define MEMO_LP_SOLVE and link -llpsolve55, or use "    \
+                   "the search")
 
 #endif /* MEMO_LP_SOLVE */

@@ -31,8 +31,7 @@ MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     return n_entries;
 }
 
-/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
- * or the place of the next neighbor. */
+/* Counts two neighbors, or lists them.  fill: of an item, their number or the next one's place. */
 MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
                                int is_listed) {
     if (is_listed) {
@@ -65,14 +64,12 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
 }
 
-/* Moves the fixed items to the front of each list, the lowest first.  fill, order and sorted are
- * scratch: an entry an item, an item, and a neighbor. */
+/* Sorts each list: fixed items first, the lowest first.  fill, order and sorted are scratch: an
+ * entry an item, an item, and a neighbor. */
 MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
                                 int32_t* sorted) {
     const memoi_neighbors* neighbors = problem->neighbors;
-    const int64_t* first = neighbors->first;
-    const int64_t n = problem->n_items;
-    int64_t j, k;
+    const int64_t *first = neighbors->first, n = problem->n_items;
     for (int64_t i = 0; i < n; i++) {
         order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
         order[i].index = i;
@@ -80,22 +77,18 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     }
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* Each list in the order of all items; then the free items go back behind the fixed items, in
-     * the order that they had. */
+    /* Each item, in this order, goes to the end of its neighbors' lists. */
     for (int64_t i = 0; i < n; i++)
-        for (j = order[i].index, k = first[j]; k < first[j + 1]; k++)
-            sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t* list = neighbors->list + first[i];
-        for (k = j = 0; k < first[i + 1] - first[i]; k++)
-            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
-        memcpy(list, sorted + first[i], (size_t)j * sizeof(int32_t));
-        MEMO_ASSERT(j == k || problem->items[list[j]].fixed < 0); /* 2 */
-    }
+        for (int64_t j = order[i].index, k = first[j]; k < first[j + 1]; k++) {
+            const int32_t to = neighbors->list[k];
+            MEMO_ASSERT(fill[to] == first[to] || problem->items[j].fixed < 0 || /* 2 */
+                        problem->items[sorted[fill[to] - 1]].fixed >= 0);
+            sorted[fill[to]++] = (int32_t)j;
+        }
+    memcpy(neighbors->list, sorted, (size_t)first[n] * sizeof(int32_t));
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long: callers then do
- * without. */
+/* Makes the lists.  1; 0: no memory; -1: too long, so that callers do without. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
@@ -113,12 +106,11 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
     order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
     sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
-    neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (scratch.failed || !neighbors->first || !neighbors->list) {
+    neighbors->first = MEMOB_ARRAY(&neighbors->arrays, int64_t, n + 1);
+    neighbors->list = MEMOB_ARRAY(&neighbors->arrays, int32_t, n_entries);
+    if (scratch.failed || neighbors->arrays.failed) {
         memob_arrays_free(&scratch);
-        MEMO_FREE(neighbors->first);
-        MEMO_FREE(neighbors->list);
+        memob_arrays_free(&neighbors->arrays);
         memset(neighbors, 0, sizeof *neighbors);
         return 0;
     }

@@ -14,31 +14,26 @@ typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc,
 
 #ifdef MEMO_PACK
 
-/* Turns the holds and gaps of a posed problem into sections; raises the bound.  0: no memory. */
+/* Holds and gaps as sections, and their bound.  0: no memory. */
 MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
-/* Searches on several threads, or for a few items that decide.  Returns the verdict, a
- * memoi_verdict, and spends the effort; -1: one search is enough, or no memory. */
+/* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* The style of a run: its order of ties, and how tight a section is. */
+/* Of a run of the search: its order of ties, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
 MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
                                   int64_t n_choices);
-/* The highest offset on which a set of items can be stacked within the capacity, or a higher
- * offset; -1: none.  most: that offset without alignments, which leave holes. */
+/* The highest offset, `most` without alignments, on which a set of items can be stacked within the
+ * capacity, or a higher one; -1: none.  Can the others lie above item i, which ends there? */
 MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
-/* Can the other items of a set lie above item i, if i ends at `end`?  most: the highest offset of
- * all items without alignments. */
 MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
                               int64_t most);
-/* A search has an answer; did another search side by side answer earlier? */
+/* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Plans a large problem at once, before other greedy runs.  0: no memory. */
+/* Before the runs of greedy; instead of the search, for GREEDY; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
-/* More greedy runs, for a problem that is not easy. */
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
-/* More engines in a round, each with so many nodes. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits; solve: plans with some of them. */
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,

@@ -1,6 +1,5 @@
 #pragma once
 #include "memo/plan_validation.h"
-#include "plan/offsets/holds.h"
 #include "plan/offsets/items.h"
 #include "plan/offsets/loop.h"
 /* ---- >>plan solve -------------------------------------------------------------------------------
@@ -9,8 +8,7 @@
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
- * item, but counts in both. */
+/* Sets the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_measure(memo_plan* plan) {
     plan->peak_bytes = 0;
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -29,15 +27,6 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
-}
-
-/* The solution of a plan's offsets. */
-MEMOI void memoi_plan_load(const memo_plan* plan, const memoi_problem* problem,
-                           memoi_solution* best) {
-    for (int64_t i = 0; i < problem->n_items; i++)
-        best->offsets[i] =
-            plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
-    memoi_solution_highest(problem, best);
 }
 
 /* The problem of a plan with its holds. */
@@ -85,7 +74,10 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (is_second) {
         bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
-        memoi_plan_load(plan, &problem, &best);
+        for (int64_t i = 0; i < problem.n_items; i++)
+            best.offsets[i] =
+                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+        memoi_solution_highest(&problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
@@ -126,11 +118,10 @@ MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* 
     const int64_t most_offers = desc->offers ? INT64_MAX : 0;
     memo_status status = memob_check_integer(name, "engine", (int64_t)desc->engine, 0,
                                              MEMO_PLAN_ENGINE_BILEVEL, error);
+    const int64_t most = INT64_MAX;
     if (!status)
-        status =
-            memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "node_limit", desc->node_limit, 0, INT64_MAX, error);
+        status = memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, most, error);
+    if (!status) status = memob_check_integer(name, "node_limit", desc->node_limit, 0, most, error);
     if (!status)
         status = memob_check_integer(name, "n_offers", desc->n_offers, 0, most_offers, error);
     if (!status)
@@ -162,19 +153,17 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memo_plan_prepare(plan, error);
     if (status) return status;
     if (settings.trace && !memoi_problem_trace_fits(settings.trace, plan))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
-            "or frees differ; pass the trace that the plan was made from");
+        return MEMOB_INVALID(error, "memo_plan_desc.trace: not the trace of this plan: its numbers "
+                                    "of mallocs or frees differ; pass the trace that the plan was "
+                                    "made from");
 
-    /* Work after the search takes several times as long as work before it, on a busy machine too.
-     * */
+    /* Work after the search takes several times as long as work before it. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
-    effort.clock.deadline =
-        begin + settings.time_limit_s - fmin(0.4 * settings.time_limit_s, reserved_s);
+    reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
+    memset(&effort, 0, sizeof effort);
+    effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
-    effort.n_nodes = effort.n_before = 0;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
     effort.log = &settings.log;

@@ -3,8 +3,8 @@
 /* ---- >>problem ----------------------------------------------------------------------------------
  * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
  *
- *   problem   >>items makes it of a plan's buffers, >>holds adds what streams keep apart, and
- *             >>neighbors lists what conflicts with an item
+ *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
+ *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
  *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
  *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
@@ -26,8 +26,7 @@
  * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
  * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
  *
- * With several streams a few more pairs conflict: the earlier item is *held* against the later.
- * These pairs are listed one by one. */
+ * With several streams a few more pairs conflict, listed one by one: the earlier item is *held*. */
 
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
@@ -78,6 +77,7 @@ typedef struct memoi_problem {
 /* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1]: fixed items
  * first, the lowest first.  The lists are made on first use. */
 typedef struct memoi_neighbors {
+    memob_arrays arrays;
     int64_t* first;
     int32_t* list;
     int32_t are_too_many;
@@ -88,10 +88,7 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->ranges);
     MEMO_FREE(problem->section_bounds);
     MEMO_FREE(problem->held);
-    if (problem->neighbors) {
-        MEMO_FREE(problem->neighbors->first);
-        MEMO_FREE(problem->neighbors->list);
-    }
+    if (problem->neighbors) memob_arrays_free(&problem->neighbors->arrays);
     MEMO_FREE(problem->neighbors);
     memset(problem, 0, sizeof *problem);
 }
@@ -122,12 +119,10 @@ MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
 MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
+    const memoi_range *x = problem->ranges + a->first_range, *y = problem->ranges + b->first_range;
     if (a->begin >= b->end || b->begin >= a->end) return 0;
     for (int64_t k = 0; k < a->n_ranges; k++)
         for (int64_t l = 0; l < b->n_ranges; l++)
-            if (problem->ranges[a->first_range + k].begin <
-                    problem->ranges[b->first_range + l].end &&
-                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
-                return 1;
+            if (x[k].begin < y[l].end && y[l].begin < x[k].end) return 1;
     return 0;
 }

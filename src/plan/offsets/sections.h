@@ -19,10 +19,9 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Raises the bounds of sections by the items whose alignment is at least this one.  In a section
- * the lowest byte of each such item, and so the room that the item takes from the next, is a
- * multiple of the alignment.  Only the highest item needs no rounding: at best that is the largest
- * rounding. rounding: scratch, two a section.  sums: scratch, one more than sections. */
+/* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
+ * multiple of it, so each but the highest takes its size rounded up; at best that is the largest
+ * rounding.  Scratch: rounding, two a section; sums, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
@@ -58,8 +57,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the bounds: no plan is lower than the items of a section, or than the top of a fixed item.
- * 0: no memory. */
+/* Sets the bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
@@ -79,19 +77,14 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     return scratch && problem->section_bounds;
 }
 
-/* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a
- * range ends and another has begun since the section before: only then is the live set a largest
- * one. */
+/* Turns ranges from times into sections, and sets the limits of items.  A live set is a largest one
+ * only if a range ends and another has begun since the section before. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
-    memob_keyed* begins = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    if (!begins || !ends) {
-        MEMO_FREE(begins);
-        MEMO_FREE(ends);
-        return 0;
-    }
+    memob_keyed* begins = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
+    memob_keyed* ends = begins ? begins + n : NULL;
+    if (!begins) return 0;
 
     /* Begins and ends in order of time. */
     for (int64_t i = 0; i < n; i++) {
@@ -118,6 +111,5 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     problem->n_sections = closed;
     memoi_problem_limits(problem);
     MEMO_FREE(begins);
-    MEMO_FREE(ends);
     return 1;
 }

@@ -8,15 +8,16 @@
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
 
-/* The orders of the portfolio, each a permutation of the items. */
+/* Orders of the items; all but the last are runs of greedy. */
 typedef enum memoi_item_order {
     MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
     MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_LOAD,         /* fullest section first: memoi_greedy_order_by_load */
     MEMOI_ORDER_SIZE,         /* largest, then longest */
     MEMOI_ORDER_START,        /* as requested */
-    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
-    MEMOI_N_ORDERS,
-    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
+    MEMOI_GREEDY_RUNS,
+    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
+    MEMOI_N_ORDERS
 } memoi_item_order;
 
 /* The best offsets so far, in units, one an item. */
@@ -91,6 +92,12 @@ MEMOI int memoi_effort_is_over(const memoi_effort* effort) {
     return effort->nodes_left <= 0 || memoi_deadline_is_over(&effort->clock);
 }
 
+/* May more effort lower the plan, which is above the target? */
+MEMOI int memoi_effort_goes_on(const memoi_effort* effort, const memoi_solution* best,
+                               int64_t target) {
+    return best->peak > memob_max(target, best->bound) && !memoi_effort_is_over(effort);
+}
+
 /* So many nodes of the effort; the caller spends those that are used. */
 MEMOI memoi_effort memoi_effort_take(const memoi_effort* effort, int64_t n_nodes) {
     memoi_effort own = *effort;
@@ -111,11 +118,9 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set.  The buffer of an item is then its index in the whole.
- * offsets, if not NULL: an item with an offset >= 0 is fixed there, and loses what lies above the
- * capacity.  0: no memory. */
+/* Makes a problem of the items in the set, whose buffers are those of the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
-                             const int64_t* offsets, int64_t capacity, memoi_problem* part) {
+                             memoi_problem* part) {
     int64_t i;
     *part = *whole;
     part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
@@ -135,11 +140,6 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         item->buffer = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
-        if (offsets && offsets[i] >= 0) {
-            item->fixed = offsets[i];
-            if (item->size > capacity - item->fixed) item->spare = 0;
-            item->size = memob_min(item->size, capacity - item->fixed);
-        }
         part->n_fixed += item->fixed >= 0;
         part->n_items++;
     }

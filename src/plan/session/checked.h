@@ -365,9 +365,10 @@ MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pa
         memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
 }
 
-/* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
-MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
-    return memob_item_leader(s->steps->tensors, u) == t && !memob_swap_is_layer(s->steps, u);
+/* Which tensor's call recomputes u?  -1: none; LAYER tensors do not lie in the slot. */
+MEMOI int32_t memoi_inspector_caller(const memo_session* s, int32_t step, int32_t u) {
+    const int32_t t = memob_item_leader(s->steps->tensors, u);
+    return memob_swap_is_layer(s->steps, u) || !memoi_session_recomputes(s, step, t) ? -1 : t;
 }
 
 /* Copies a slot to the third, or back. */
@@ -395,13 +396,14 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     char* slot = memoi_inspector_slot(s, step);
     int keeps = 1;
 
-    /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
-     * own. */
+    /* Before, these and later tensors are poison, so no run finds bytes that it must not read.  The
+     * last run is first, so no run finds the rows before its own. */
     if (!memoi_inspector_save(s, step, 0)) return 0;
     for (int32_t u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_is_with(s, t, u))
+        if (memoi_inspector_caller(s, step, u) >= t)
             memoi_inspector_fill(s, slot + c->offsets[u],
-                                 n * memoi_inspector_row_bytes(s, step, u));
+                                 memoi_session_tensor_rows(s, step, u) *
+                                     memoi_inspector_row_bytes(s, step, u));
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
@@ -414,14 +416,15 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        if (memoi_inspector_is_with(s, t, u))
+        if (memoi_inspector_caller(s, step, u) == t)
             row = memoi_inspector_first(s, step, u, begin, end, 0);
         keeps = row == end;
         if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
-        keeps = !memoi_inspector_is_with(s, t, u) || memoi_inspector_ends(s, step, u, &n_rows);
+        keeps =
+            memoi_inspector_caller(s, step, u) != t || memoi_inspector_ends(s, step, u, &n_rows);
         if (!keeps)
             (void)memoi_inspector_blame(
                 s, step, u, n_rows,
