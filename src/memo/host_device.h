@@ -816,6 +816,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->bytes_per_s[MEMO_COPY_TO_HOST] = desc->to_host_bytes_per_s;
     host->bytes_per_s[MEMO_COPY_TO_DEVICE] = desc->to_device_bytes_per_s;
 
+    /* The table that callers get. */
     table = &host->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = "host";
