@@ -1257,7 +1257,8 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         CHECK_CASE(error <= bound, "%s is off by %.3g", tensor_names[t], error);
         if (error > *worst) *worst = error;
     }
-    if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);
+    /* A row dot of an output rounded to 16 bits may be small beside what it sums. */
+    if (c->has_sinks) expect_sinks(c, &w, all, (c->type == MEMO_TYPE_F32 ? 1 : 2) * gradient_bound);
     if (c->latent_size) expect_latent_weights(c, &w, all, gradient_bound);
     whole_destroy(&w);
 }
