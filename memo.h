@@ -898,10 +898,11 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * So rows come back only after they have left: the compute stream orders both.  With alpha every
- * wait of the swap engine is necessary: if a wait is left out, memo_schedule_check finds a race.  A
- * table of rows, kinds of layers or a short last slice may make waits of forward_begin and
- * backward_end redundant, but the engine still makes them.
+ * So rows come back only after they have left: the compute stream orders both.  Rows of an EDGE,
+ * late rows and the file wait by the same rule: an operation waits for the latest operation of each
+ * other stream that touches its rows, if either writes them, unless other waits imply that.  If a
+ * wait is left out, memo_schedule_check finds a race.  A table of rows, kinds of layers, an order
+ * or a short last slice may make a wait redundant: the engine compares rows, not bytes.
  *
  * Between begin and end.  The forward writes the layer's rows; the backward may overwrite all rows.
  * A kernel may work on two layers: the next layer may begin before this layer ends (in the
@@ -911,10 +912,11 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * all tensors that only some kinds have.
  *
  * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
- * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
+ * only LAYER items take more device memory for more rows.  A *step* is a slice of a layer: step i
  * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
  * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first.  Tensors are of a slice, except with these scopes:
+ * last step to the first, and one step is open at a time.  Items are of a slice, except with these
+ * scopes:
  *
  *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
  *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
@@ -933,21 +935,9 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *           Without slices a layer is a single slice.
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
- * each layer that keeps a LAYER tensor + 2 T if some layers do not (T if these are all even or all
- * odd) + 2 R for an EDGE tensor, times row_bytes.  Host memory is the sum over steps + T for each
- * layer but the last two of a LAYER tensor + T for an EDGE tensor.  Beside the four waits:
- *
- *   forward_begin(i)   compute    waits for  EDGE rows of i on the device, after the first layer
- *                                            (in it: EDGE rows of i-2 on the host);
- *                                            in slice 0, LAYER rows of two layers before on the
- *                                            host, unless EDGE or other waits imply it
- *   forward_end(i)     to device  waits for  EDGE rows of i on the host
- *   backward_begin(i)  compute    waits for  EDGE rows of i on the device; in the last slice,
- *                                            LAYER rows on the device
- *   backward_end(i)    to host    waits for  backward of i
- *                      to device  waits for  EDGE rows of i on the host
- *
- * Only one step is open at a time.
+ * each layer that keeps a LAYER item + 2 T if some layers do not (T if these are all even or all
+ * odd) + 2 R for an EDGE, times row_bytes.  Host memory is the sum over steps + T for each layer
+ * but the last two of a LAYER item + T for an EDGE.
  *
  * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
  * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
@@ -960,53 +950,32 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *     desc.n_places = 2;  desc.order = order;  desc.n_order = 8;
  *     desc.n_layers = 2 * n;
  *
- * Even and odd steps are those whose place + layer is even or odd.  Waits and copies are of
- * neighbors in this order: "i-2" is the visit before, forward or backward, of another step in the
- * same part, and rows come back into the part when that visit ends.  If that visit is a forward,
- * the to-device stream waits for its rows on the host.  A step whose backward is the next visit of
- * its part is not moved.  Device memory is as above, summed over the steps of all places: of each
- * tensor the largest three parts, and n_rows for each step that keeps the tensor.  Host memory is
- * the sum over moved steps.  Some waits may be redundant.  One step is open at a time.  Slices,
- * LATE_ROWS and a file do not work with an order.
+ * Even and odd steps are those whose place + layer is even or odd, and "i-2" is the visit before,
+ * forward or backward, of another step in the same part.  A step whose backward is the next visit
+ * of its part is not moved.  Memory is as above, summed over the steps of all places.  One step is
+ * open at a time.  Slices, LATE_ROWS and a file do not work with an order.
  *
  * Rows known late.  How many rows the experts of a layer get is known only when its forward has
  * routed them: then the trainer calls memo_swap_set_routed.  Items with LATE_ROWS have that many
  * rows in that step, at most W = routed_rows_layer, in all steps together at most
  * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
- * device the tensor has a stack for these k A / n rows, and behind the stack a scratch of W rows.
+ * device the item has a stack for these k A / n rows, and behind the stack a scratch of W rows.
  *
  * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
  * the scratch are the surplus, except in the last step.  The surplus of a MOVE item moves to the
  * host and comes back; the surplus of a ROWS item is recomputed.  So steps with more rows than
  * A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
- * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the tensor,
- * whichever they are.  The surplus never spills, and one layer is open at a time.  If there is a
- * surplus, these waits come beside the others ("next" among the steps with such tensors):
+ * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the item,
+ * whichever they are.  The surplus never spills, and one layer is open at a time.
  *
- *   forward_begin(next)   compute    waits for  surplus of i on the host
- *   backward_end(next)    to device  waits for  backward of next; then the surplus of i comes back
- *   backward_begin(i)     compute    waits for  surplus of i on the device
- *
- * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
- * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
- * a file and come back, during the computation, on the engine's file stream.  The same four waits
- * are made one tier lower, and each is necessary:
- *
- *   forward_end    file       waits for  rows of the k-th on the host
- *                                        (else: written before they were there)
- *                  to host    waits for  rows of the (k-h)-th in the file
- *                                        (else: overwritten before they were written)
- *   backward_end   file       waits for  rows of the (k+h)-th on the device
- *                                        (else: overwritten before they left)
- *                  to device  waits for  rows of the k-th on the host again
- *                                        (else: copied before they were read)
- *
- * The file is unnamed, and removed on every exit path.  All its bytes are reserved at creation, so
- * a full disk is an error before the first step.  Reads and writes bypass the page cache if the
- * file system allows it; otherwise their pages are dropped, so that they take no other host memory.
- * Each read or write is one operation, by device->launch_host.  If it fails, the device has failed
- * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
- * from the missing rows; other devices skip that work. */
+ * Third tier: a file.  If host memory has room for only h of the moved layers, the last h stay
+ * there; the others spill to a file and come back, during the computation, on the engine's file
+ * stream.  The file is unnamed, and removed on every exit path.  All its bytes are reserved at
+ * creation, so a full disk is an error before the first step.  Reads and writes bypass the page
+ * cache if the file system allows it; otherwise their pages are dropped, so that they take no other
+ * host memory.  Each read or write is one operation, by device->launch_host.  If it fails, the
+ * device has failed (chapter 4): the next call and synchronization return IO.  On CUDA, discard
+ * what was computed from the missing rows; other devices skip that work. */
 
 /* How the rows of an item may leave the device, and come back.  A planner may also keep the rows in
  * any layer. */
@@ -1408,6 +1377,23 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const cha
     return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
                          (long long)value, (long long)least, (long long)most);
 }
+
+/* Fields of a desc with the numbers that they may have, checked in order. */
+typedef struct memob_bounds {
+    const char* field;
+    int64_t value, least, most;
+} memob_bounds;
+
+MEMOI MEMOB_NOINLINE memo_status memoi_check_fields(const char* desc, const memob_bounds* fields,
+                                                    size_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (size_t k = 0; k < n && !status; k++)
+        status = memob_check_integer(desc, fields[k].field, fields[k].value, fields[k].least,
+                                     fields[k].most, error);
+    return status;
+}
+#define MEMOB_CHECK_FIELDS(desc, fields, error)                                                    \
+    memoi_check_fields(desc, fields, sizeof fields / sizeof *fields, error)
 
 MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
                                                   double least, double most, memo_error* error) {
@@ -1943,20 +1929,14 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
-/* Bytes of a character of UTF-8 by its first byte; 0: none begins with it. */
-MEMOI int memoi_text_character_bytes(unsigned char first) {
-    if (first < 0x80) return 1;
-    if (first >> 5 == 6) return 2;
-    if (first >> 4 == 14) return 3;
-    return first >> 3 == 30 ? 4 : 0;
-}
-
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
 MEMOI int memoi_text_character(const char* s) {
     static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
+    /* By the first four bits; five ones begin a code that is too large. */
+    static const char lengths[] = {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4};
     const unsigned char* p = (const unsigned char*)s;
-    const int n = memoi_text_character_bytes(*p);
-    uint32_t code = n < 2 ? *p : *p & (127u >> n);
+    const int n = lengths[*p >> 4];
+    uint32_t code = n < 2 ? *p : *p & (255u >> n);
     for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
         code = code << 6 | (p[i] & 63);
@@ -1966,13 +1946,10 @@ MEMOI int memoi_text_character(const char* s) {
 
 /* What XML writes between & and ; for a character; NULL: the character itself will do. */
 MEMOI const char* memoi_text_entity(char character) {
-    switch (character) {
-    case '&': return "amp";
-    case '<': return "lt";
-    case '>': return "gt";
-    case '"': return "quot";
-    default: return NULL;
-    }
+    static const char* const names[] = {"amp", "lt", "gt", "quot"};
+    static const char characters[] = "&<>\"";
+    const char* at = (const char*)memchr(characters, character, 4);
+    return at ? names[at - characters] : NULL;
 }
 
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
@@ -5891,29 +5868,32 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
+/* Limits that the workers' arithmetic needs. */
+MEMOI memo_status memoi_host_check_desc(const memo_host_device_desc* desc, memo_error* error) {
+    static const char name[] = "memo_host_device_desc";
+    const memob_bounds fields[] = {
+        {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"queue_operations", desc->queue_operations, 0, MEMOI_HOST_QUEUE_OPERATIONS_MAX},
+        {"stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status)
+        status = memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error);
+    if (!status)
+        status =
+            memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error);
+    return status;
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
-    static const char name[] = "memo_host_device_desc";
     memoi_host* host;
     memo_device* table;
     memo_status status;
     *device = NULL;
     if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
-
-    /* Limits that the workers' arithmetic needs. */
-    if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(name, "host_memory_bytes", desc->host_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status =
-             memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error)) ||
-        (status =
-             memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
-        (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
-                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)) ||
-        (status = memob_check_integer(name, "stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)))
-        return status;
+    status = memoi_host_check_desc(desc, error);
+    if (status) return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
@@ -5930,6 +5910,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->bytes_per_s[MEMO_COPY_TO_HOST] = desc->to_host_bytes_per_s;
     host->bytes_per_s[MEMO_COPY_TO_DEVICE] = desc->to_device_bytes_per_s;
 
+    /* The table that callers get. */
     table = &host->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = "host";
@@ -6423,17 +6404,11 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
 }
 
 /* ---- >>list -------------------------------------------------------------------------------------
- * Knows: the visits of a step, in the order in which the trainer makes them.  Knows nothing of
- * memory.
+ * Knows: visits, and which of them a step makes.  Knows nothing of memory.
  *
  * A step is everything between two updates, one update included.  A visit is the computation of one
- * pass of one layer, for one slice of one micro-batch.  A list is the visits of a step.
- *
- * 1. A layer's FORWARD of a slice comes before its BACKWARD, and that before its WEIGHTS.
- * 2. A layer has at most one UPDATE: behind its last BACKWARD or WEIGHTS (a pass, fused), or, if
- *    deferred, before its first FORWARD.  A deferred UPDATE uses the gradients of the list before.
- * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0.
- * 4. Visits name layers, slices and micro-batches of the desc; there is room for all. */
+ * pass of one layer, for one slice of one micro-batch.  A list is the visits of a step, in the
+ * order in which the trainer makes them. */
 
 typedef enum memob_pass {
     MEMOB_FORWARD = 0,
@@ -6442,45 +6417,11 @@ typedef enum memob_pass {
     MEMOB_UPDATE
 } memob_pass;
 
-/* Layer numbers of a list: 0 to n_layers - 1, and these two. */
-#define MEMOB_LAYER_FIRST          (-1)
-#define MEMOB_LAYER_LAST(n_layers) (n_layers)
-
 typedef struct memob_visit {
     int32_t pass, layer;
     int32_t slice, micro_batch; /* UPDATE: 0 */
     int32_t is_deferred;        /* UPDATE: before the layer's first FORWARD */
 } memob_visit;
-
-/* A forward, backward or WEIGHTS turn of a micro-batch in a chunk of layers. */
-typedef struct memob_turn {
-    int32_t pass, micro_batch, chunk;
-} memob_turn;
-
-typedef enum memob_order {
-    MEMOB_ORDER_BATCHES = 0, /* micro-batches one after the other */
-    MEMOB_ORDER_LAYERS,      /* all micro-batches of a layer, then the next layer */
-    MEMOB_ORDER_TURNS        /* as listed in turns */
-} memob_order;
-
-/* Zero means the default. */
-typedef struct memob_list_desc {
-    int32_t n_layers;                  /* at least 1 */
-    int32_t n_slices, n_micro_batches; /* 0: 1 */
-    int32_t has_ends;                  /* FIRST and LAST are visited */
-    int32_t is_forward_only;
-    int32_t order;  /* memob_order */
-    int32_t update; /* memo_update_at; 0: none */
-    const memob_turn* turns;
-    int32_t n_turns, n_chunks; /* 0 chunks: 1; a divisor of n_layers */
-} memob_list_desc;
-
-typedef struct memob_list {
-    memob_list_desc desc; /* turns NULL */
-    int32_t n_visits;
-    memob_visit* visits;
-    memob_arrays arrays;
-} memob_list;
 
 /* Which visits of the list a step makes. */
 typedef enum memob_list_kind {
@@ -6501,154 +6442,6 @@ MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
     case MEMOB_LIST_UPDATE: return visit->pass == MEMOB_UPDATE && !visit->is_deferred;
     default: return 1;
     }
-}
-
-/* Appends a visit; without an array, counts it. */
-MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
-                          int32_t micro_batch, int32_t is_deferred) {
-    const memob_visit visit = {pass, layer, slice, micro_batch, is_deferred};
-    MEMO_ASSERT(layer >= MEMOB_LAYER_FIRST &&
-                layer <= MEMOB_LAYER_LAST(list->desc.n_layers));               /* 4 */
-    MEMO_ASSERT(slice >= 0 && slice < list->desc.n_slices);                    /* 4 */
-    MEMO_ASSERT(micro_batch >= 0 && micro_batch < list->desc.n_micro_batches); /* 4 */
-    MEMO_ASSERT(!slice || (layer >= 0 && layer < list->desc.n_layers));        /* 3 */
-    if (list->visits) list->visits[list->n_visits] = visit;
-    list->n_visits++;
-}
-
-/* Slices of a layer in a pass; FIRST and LAST have one. */
-MEMOI void memoi_list_add_layer(memob_list* list, int32_t pass, int32_t layer,
-                                int32_t micro_batch) {
-    const int32_t is_end = layer < 0 || layer >= list->desc.n_layers;
-    const int32_t n = is_end ? 1 : list->desc.n_slices;
-    for (int32_t i = 0; i < n; i++)
-        memoi_list_add(list, pass, layer, pass == MEMOB_FORWARD ? i : n - 1 - i, micro_batch, 0);
-}
-
-/* A turn: a pass of one micro-batch through layers [begin, end).  The chunk with the last layer
- * computes LAST forward and backward in its backward turn. */
-MEMOI void memoi_list_add_turn(memob_list* list, int32_t pass, int32_t micro_batch, int32_t begin,
-                               int32_t end) {
-    const int32_t n = list->desc.n_layers, has_ends = list->desc.has_ends;
-    const int32_t has_first = has_ends && begin == 0, has_last = has_ends && end == n;
-    const int32_t last = MEMOB_LAYER_LAST(n);
-    if (pass == MEMOB_FORWARD) {
-        if (has_first) memoi_list_add_layer(list, pass, MEMOB_LAYER_FIRST, micro_batch);
-        for (int32_t l = begin; l < end; l++) memoi_list_add_layer(list, pass, l, micro_batch);
-        if (has_last && list->desc.is_forward_only)
-            memoi_list_add_layer(list, pass, last, micro_batch);
-        return;
-    }
-    if (has_last && pass == MEMOB_BACKWARD)
-        memoi_list_add_layer(list, MEMOB_FORWARD, last, micro_batch);
-    if (has_last) memoi_list_add_layer(list, pass, last, micro_batch);
-    for (int32_t l = end - 1; l >= begin; l--) memoi_list_add_layer(list, pass, l, micro_batch);
-    if (has_first) memoi_list_add_layer(list, pass, MEMOB_LAYER_FIRST, micro_batch);
-}
-
-/* Generator: micro-batches one after the other. */
-MEMOI void memoi_list_batches(memob_list* list) {
-    const int32_t n = list->desc.n_layers;
-    for (int32_t m = 0; m < list->desc.n_micro_batches; m++) {
-        memoi_list_add_turn(list, MEMOB_FORWARD, m, 0, n);
-        if (!list->desc.is_forward_only) memoi_list_add_turn(list, MEMOB_BACKWARD, m, 0, n);
-    }
-}
-
-/* Generator: layer by layer.  The states of a layer travel once a pass, not once a micro-batch. */
-MEMOI void memoi_list_layers(memob_list* list) {
-    const int32_t n = list->desc.n_layers, n_batches = list->desc.n_micro_batches;
-    const int32_t first = list->desc.has_ends ? MEMOB_LAYER_FIRST : 0;
-    for (int32_t l = first; l < n; l++)
-        for (int32_t m = 0; m < n_batches; m++) memoi_list_add_layer(list, MEMOB_FORWARD, l, m);
-    for (int32_t m = n_batches - 1; m >= 0 && list->desc.has_ends; m--) {
-        memoi_list_add_layer(list, MEMOB_FORWARD, MEMOB_LAYER_LAST(n), m);
-        if (!list->desc.is_forward_only)
-            memoi_list_add_layer(list, MEMOB_BACKWARD, MEMOB_LAYER_LAST(n), m);
-    }
-    for (int32_t l = n - 1; l >= first && !list->desc.is_forward_only; l--)
-        for (int32_t m = n_batches - 1; m >= 0; m--)
-            memoi_list_add_layer(list, MEMOB_BACKWARD, l, m);
-}
-
-/* Generator: the given turns. */
-MEMOI void memoi_list_turns(memob_list* list, const memob_turn* turns) {
-    const int32_t n = list->desc.n_layers / list->desc.n_chunks;
-    for (int32_t k = 0; k < list->desc.n_turns; k++)
-        memoi_list_add_turn(list, turns[k].pass, turns[k].micro_batch, turns[k].chunk * n,
-                            turns[k].chunk * n + n);
-}
-
-/* Puts the updates between the n visits without updates.  n_left: (n_layers + 2) zeros. */
-MEMOI void memoi_list_place_updates(memob_list* list, const memob_visit* visits, int32_t n,
-                                    int32_t* n_left) {
-    const int32_t at = list->desc.update, n_layers = list->desc.n_layers;
-    for (int32_t k = 0; k < n; k++)
-        n_left[visits[k].layer + 1] +=
-            (visits[k].pass == MEMOB_FORWARD) == (at == MEMO_UPDATE_DEFERRED);
-    for (int32_t k = 0; k < n; k++) {
-        const memob_visit* v = &visits[k];
-        int32_t* left = &n_left[v->layer + 1];
-        const int is_forward = v->pass == MEMOB_FORWARD;
-        if (at == MEMO_UPDATE_DEFERRED && is_forward && *left) {
-            memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 1);
-            *left = 0;
-        }
-        memoi_list_add(list, v->pass, v->layer, v->slice, v->micro_batch, 0);
-        MEMO_ASSERT(at != MEMO_UPDATE_FUSED || is_forward || *left > 0); /* 2 */
-        if (at == MEMO_UPDATE_FUSED && !is_forward && --*left == 0)
-            memoi_list_add(list, MEMOB_UPDATE, v->layer, 0, 0, 0);
-    }
-    for (int32_t l = -1; l <= n_layers && at == MEMO_UPDATE_PASS; l++)
-        if (n_left[l + 1]) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0, 0);
-    MEMO_ASSERT(list->n_visits <= n + n_layers + 2); /* 4 */
-}
-
-MEMOI void memob_list_free(memob_list* list) {
-    memob_arrays_free(&list->arrays);
-    memset(list, 0, sizeof *list);
-}
-
-/* Makes the list of a step.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_list_make(const memob_list_desc* desc, memob_list* list,
-                                  memo_error* error) {
-    memob_list plain;
-    memset(list, 0, sizeof *list);
-    list->desc = *desc;
-    list->desc.n_slices = (int32_t)memob_max(desc->n_slices, 1);
-    list->desc.n_micro_batches = (int32_t)memob_max(desc->n_micro_batches, 1);
-    list->desc.n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
-    list->desc.turns = NULL;
-    MEMO_ASSERT(desc->n_layers > 0 && desc->n_layers % list->desc.n_chunks == 0);
-
-    /* Count, then fill: visits without updates. */
-    plain = *list;
-    for (int32_t pass = 0; pass < 2; pass++) {
-        plain.n_visits = 0;
-        if (desc->order == MEMOB_ORDER_BATCHES) memoi_list_batches(&plain);
-        if (desc->order == MEMOB_ORDER_LAYERS) memoi_list_layers(&plain);
-        if (desc->order == MEMOB_ORDER_TURNS) memoi_list_turns(&plain, desc->turns);
-        if (!pass) plain.visits = MEMOB_ARRAY(&plain.arrays, memob_visit, plain.n_visits);
-        if (plain.arrays.failed) break;
-    }
-
-    /* And with updates. */
-    if (!plain.arrays.failed) {
-        int32_t* n_left = MEMOB_ARRAY(&plain.arrays, int32_t, desc->n_layers + 2);
-        list->visits =
-            MEMOB_ARRAY(&list->arrays, memob_visit, (int64_t)plain.n_visits + desc->n_layers + 2);
-        if (n_left && list->visits)
-            memoi_list_place_updates(list, plain.visits, plain.n_visits, n_left);
-        else
-            plain.arrays.failed = 1;
-    }
-    if (plain.arrays.failed) {
-        memob_arrays_free(&plain.arrays);
-        memob_list_free(list);
-        return memob_no_memory(error, "the list of a step");
-    }
-    memob_arrays_free(&plain.arrays);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- >>waits ------------------------------------------------------------------------------------
@@ -8164,7 +7957,6 @@ typedef struct memob_swap_place {
 /* One layer in host memory. */
 typedef struct memob_swap_turn {
     int64_t host_begin;    /* of its part of host memory, unless layers share places there */
-    int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
 } memob_swap_turn;
 
@@ -8625,11 +8417,17 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     const char* const name = memoi_swap_desc_name(desc);
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
-    memo_status status;
-    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
-        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
-        return status;
+    const memob_bounds fields[] = {{"n_layers", desc->n_layers, 1, INT32_MAX},
+                                   {"n_rows", desc->n_rows, 1, INT64_MAX},
+                                   {"n_tensors", desc->n_tensors, 1, INT32_MAX},
+                                   {"tile_rows", desc->tile_rows, 0, INT64_MAX},
+                                   {"n_host_layers", desc->n_host_layers, 0, INT32_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status && !desc->rows) status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                  MEMOB_DOUBLE_MAX, error);
+    if (status) return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
@@ -8643,14 +8441,6 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                  (int)layer, (int)desc->layer_kinds[layer],
                                  (int)desc->layer_kinds[layer - 1]);
 
-    /* What is moved, and where to. */
-    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
-                                      error)) ||
-        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                   MEMOB_DOUBLE_MAX, error)))
-        return status;
     if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
         return MEMOB_INVALID(error,
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
@@ -8917,6 +8707,12 @@ MEMOI void memoi_swap_pack_cut(const memoi_swap_cut* cut, int64_t all_bytes, mem
     }
 }
 
+/* Time to recompute what a step does not swap; all_s NULL: none. */
+MEMOI double memoi_swap_cut_s(const memoi_swap_cut* cut, const double* all_s, int32_t layer,
+                              double call_s) {
+    return all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0;
+}
+
 /* Adds the steps of a tensor in rounding buffers. */
 MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                const int64_t* before, const double* all_s, double call_s,
@@ -8945,9 +8741,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (!is_same && before && before[layer] != MEMO_ROWS_KEPT) {
             if (before[layer] != old->tiles || is_last)
                 memoi_swap_find_cut(desc, t, layer, before[layer], old);
-            (void)memoi_swap_sum_cut(
-                desc, t, old, lost[layer],
-                all_s ? call_s * (old->others > 0) + all_s[layer] * old->others : 0, -1, sum);
+            (void)memoi_swap_sum_cut(desc, t, old, lost[layer],
+                                     memoi_swap_cut_s(old, all_s, layer, call_s), -1, sum);
             if (is_last) old->tiles = MEMO_ROWS_KEPT; /* of no other */
         }
         lost[layer] = is_lost[layer];
@@ -8971,9 +8766,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (places)
             memoi_swap_place_cut(desc, t, layer, cut, is_lost[layer], sum,
                                  &places[(int64_t)layer * desc->n_tensors]);
-        moves[layer] = memoi_swap_sum_cut(
-            desc, t, cut, is_lost[layer],
-            all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0, 1, sum);
+        moves[layer] = memoi_swap_sum_cut(desc, t, cut, is_lost[layer],
+                                          memoi_swap_cut_s(cut, all_s, layer, call_s), 1, sum);
         if (!cut->swapped) moves[layer] = -1;
     }
     region->scratch_bytes = memob_align_up(region->scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -9306,7 +9100,6 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     memob_swap_turn* turn = &placement->turns[step];
-    turn->routed_bytes = 0;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
@@ -9333,7 +9126,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         place->recompute_begin = place->recompute_end = n_rows;
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
-        if (!place->is_recomputed) turn->routed_bytes += (n_rows - n_kept) * place->row_bytes;
     }
 }
 
@@ -9342,7 +9134,6 @@ MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
     int32_t routed = -1;
     for (int32_t i = 0; i < placement->n_layers; i++) {
         memob_swap_turn* turn = &placement->turns[i];
-        turn->routed_bytes = placement->sums[i].routed_bytes;
         turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
         if (placement->sums[i].uses_routed) routed = i;
     }

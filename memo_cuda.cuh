@@ -1664,8 +1664,8 @@ MEMOI memo_status memoi_cuda_more_words(memoi_cuda* cuda, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The lane of a call that is enqueued for the first time.  Its word stays its own, since a graph
- * may hold both. */
+/* Makes the lane of a call that is enqueued for the first time.  The lane keeps its word: a
+ * captured graph may refer to it. */
 MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_cuda_lane* lane;

@@ -801,9 +801,9 @@ struct memo_step_plan {
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
     int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
-    /* So many states of layers are streamed: first those that only the update uses, then gradients,
-     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
-     * so many lie in a file. */
+    /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
+     * first, then gradients, then weights.  If a state is streamed in some layers only, these are
+     * evenly spread.  n_spilled of the streamed states lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
@@ -4300,7 +4300,8 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 }
 
 /* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
- * write, and copies that keep their link busy meanwhile: what they touch lies in the other half. */
+ * write, and copies that keep their link busy meanwhile: these use the other half of the
+ * buffer. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
     const int is_file = stream == MEMOB_SWAP_FILE;
@@ -5080,7 +5081,7 @@ typedef struct memoi_rows_table {
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
-    memo_swap_limit lifted;          /* of equal steps the one that takes least of it is best */
+    memo_swap_limit lifted; /* breaks ties: the plan that uses least of this resource wins */
     memob_arrays arrays;
     int32_t n_layers, n_moved; /* those before the last two, which never move */
     int64_t n_tiles, n_cells;
@@ -5622,11 +5623,11 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
 typedef struct memoi_rows_pick {
     int32_t b, n_layers;
     int64_t cell;
-    int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
+    int64_t next, more; /* the new cell; or, if more is not 0, the number of tiles to add */
 } memoi_rows_pick;
 
-/* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
- * swapped or recomputed.  is_any: of whatever cell.  is_same: layers of the last change. */
+/* Picks a bundle, a set of layers at a fixed distance from layers of one kind, and their next cell:
+ * kept, swapped or recomputed.  is_any: layers of any cell.  is_same: layers of the last change. */
 MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
                              memoi_rows_pick* pick) {
     const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
@@ -6327,8 +6328,8 @@ struct memo_session {
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
     int64_t most_steps; /* of the shape with the most */
-    /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
-     * steps, from first_step on, and its first layer.  Without an order: all. */
+    /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
+     * first_step on, layers from first_layer on.  Without an order: every step. */
     int32_t n_turn_steps, first_step, first_layer;
     int32_t next_turn;         /* 0: no micro-batch is in flight */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */
@@ -7430,8 +7431,8 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
-/* A session for one of the public calls; with plan: to open it, so that it computes.  Check, then
- * agree, so that no rank is left waiting. */
+/* A session for one of the public calls; plan not NULL: the session will run this plan.
+ * Checks, then agrees, so that no rank is left waiting. */
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
                                      int has_profile, memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
@@ -8046,7 +8047,7 @@ MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t 
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
     return memob_item_scope(s->steps, t) == MEMO_CARRIED ? memob_min(n, 1) : n;
 }
-/* Those that it has in a step of this micro-batch. */
+/* Rows of the tensor in this step of this micro-batch. */
 MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
     return memob_tensor_is_routed(s->steps, t)
                ? memoi_session_place(s, step, t)->n_routed
@@ -8664,8 +8665,8 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     return text;
 }
 
-/* Where a buffer begins in a place for a chunk, and of its layers number n_layers of the chunk;
- * buffer n_buffers: the end of the place. */
+/* Returns the offset of a buffer in a place, for layer n_layers of the chunk.  With buffer =
+ * n_buffers: the size of the place. */
 MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
                                          int32_t buffer, int32_t n_layers) {
     const memo_step_plan* plan = s->part->plan;
@@ -9063,8 +9064,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
- * lacks. */
+/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a
+ * WEIGHTS turn at 2 n. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
     if (s->steps->order) return s->batch.turn.pass;
     return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
@@ -9603,8 +9604,8 @@ typedef struct memoi_session_costs {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_costs;
 
-/* What the chosen alternatives add to the time of a step of a layer's kind, or BETWEEN: to the rest
- * of the micro-batch. */
+/* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
+ * micro-batch. */
 MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
@@ -9619,8 +9620,8 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* What the chosen alternatives add to the steps of a turn, and for each step what its kind takes;
- * kinds_s NULL: nothing.  Without an order turn 0 is the forward, turn 1 the backward. */
+/* Time that the chosen alternatives add to the steps of a turn, and kinds_s of each step's kind;
+ * kinds_s NULL: none.  Without an order turn 0 is the forward, turn 1 the backward. */
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
     const memoi_step_plan* own = memoi_session_own(s);
     const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
@@ -9682,8 +9683,8 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     return status;
 }
 
-/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
- * that does not fit, it is swapped, or kept again if that takes less of the device. */
+/* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
+ * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
     const int64_t kept_bytes = s->peak_bytes;
@@ -10193,7 +10194,8 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
- * shape lacks device memory.  What is not states takes the same bytes. */
+ * shape lacks device memory.  Other memory does not depend on how many states are
+ * streamed. */
 MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
                                               memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;

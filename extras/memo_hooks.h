@@ -570,12 +570,30 @@ MEMOI memo_status memoi_hooks_move(memo_hooks* h, memoi_hooks_tensor* t, char* a
                                             : memoi_hooks_poison(h, address, t->size_bytes, error);
 }
 
+/* Gives the tensor of an open layer its place in the plan, if the plan has the tensor. */
+MEMOI memo_status memoi_hooks_place(memo_hooks* h, memoi_hooks_tensor* t, memo_error* error) {
+    memoi_hooks_tensor* planned = memoi_hooks_match(h, t->size_bytes);
+    char* address = t->address;
+    if (!planned) {
+        h->stats.n_unplanned++;
+        if (!h->n_unplanned++ && !h->n_unplanned_before)
+            memoi_hooks_say(h, t, "is not as planned: its owner keeps it", 0, NULL);
+        return MEMO_STATUS_OK;
+    }
+    planned->taken = h->micro_batch;
+    t->turns = planned->turns;
+    t->offset = planned->offset;
+    if (t->offset < 0 || h->is_dry) return MEMO_STATUS_OK;
+    t->address = planned->address;
+    return memoi_hooks_move(h, t, address, error);
+}
+
 /* The tensor of a plan is the next one of its layer; else it is recorded. */
 MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error) {
     const int is_in_layer = h->layer >= 0 && !h->is_backward;
     memo_status status = memoi_hooks_check(h, NULL, NULL, error);
-    memoi_hooks_tensor *t, *planned;
+    memoi_hooks_tensor* t;
     int is_of_poison = 0;
     if (status) return status;
     if (size_bytes < 0 || (size_bytes && !address))
@@ -594,21 +612,7 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
         status =
             memob_probe_hash(&h->probe, t->address, size_bytes, &t->hash, &is_of_poison, error);
 
-    planned = is_in_layer && h->planned ? memoi_hooks_match(h, size_bytes) : NULL;
-    if (!status && is_in_layer && h->planned && !planned) {
-        h->stats.n_unplanned++;
-        if (!h->n_unplanned++ && !h->n_unplanned_before)
-            memoi_hooks_say(h, t, "is not as planned: its owner keeps it", 0, NULL);
-    }
-    if (!status && planned) {
-        planned->taken = h->micro_batch;
-        t->turns = planned->turns;
-        t->offset = planned->offset;
-        if (t->offset >= 0 && !h->is_dry) {
-            t->address = planned->address;
-            status = memoi_hooks_move(h, t, (char*)address, error);
-        }
-    }
+    if (!status && is_in_layer && h->planned) status = memoi_hooks_place(h, t, error);
     *token = h->micro_batch << 32 | h->n_tensors++;
     if (t->offset < 0) *token = ~*token;
     if (status) h->is_open = 0;
@@ -761,11 +765,38 @@ MEMOI memo_status memoi_hooks_run_dry(
     return status;
 }
 
+enum { MEMOI_HOOKS_ROUNDS = 14 };
+
+/* Finds how many bytes may be kept, at most `high`, with which all takes `bytes`.  More kept bytes
+ * take more of the arena, but for places that few layers need.  *low: the most that fit; *least:
+ * those that took least. */
+MEMOI memo_status memoi_hooks_bisect(memo_hooks* h,
+                                     memo_status (*step)(void* user, memo_arena* arena,
+                                                         memo_error* error),
+                                     void* user, int64_t device_bytes, int64_t high, int64_t bytes,
+                                     int64_t* low, int64_t* least, memo_error* error) {
+    int64_t least_bytes = bytes;
+    memo_status status = MEMO_STATUS_OK;
+    *least = high;
+    *low = bytes <= device_bytes ? high : 0;
+    for (int round = 0; round < MEMOI_HOOKS_ROUNDS && !status && *low < high; round++) {
+        const int64_t budget = *low + (high - *low + 1) / 2;
+        status = memoi_hooks_choose(h, budget, error);
+        if (!status) status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
+        if (bytes < least_bytes) *least = budget;
+        least_bytes = memob_min(least_bytes, bytes);
+        if (bytes <= device_bytes)
+            *low = budget;
+        else
+            high = budget - 1;
+    }
+    return status;
+}
+
 MEMO_TRY memo_status
 memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
                void* user, int64_t device_bytes, memo_plan** plan, memo_error* error) {
-    enum { N_ROUNDS = 14 };
-    int64_t low = 0, high = 0, least, least_bytes, bytes = 0; /* budgets of kept bytes and places */
+    int64_t low = 0, high = 0, least = 0, least_bytes = INT64_MAX, bytes = 0;
     memo_status status = MEMO_STATUS_OK;
     if (!h || !step || !plan)
         return MEMOB_INVALID(error, "memo_hooks_fit: hooks, step or plan is NULL");
@@ -784,35 +815,21 @@ memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena,
     status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
     for (int64_t i = 0; i < h->n_planned && !status; i++) high += h->planned[i].size_bytes;
 
-    /* More kept bytes take more of the arena, so bisect; but for places that few layers need. */
-    least_bytes = bytes;
-    least = high;
-    if (bytes <= device_bytes) low = high;
-    for (int round = 0; round < N_ROUNDS && !status && low < high; round++) {
-        const int64_t budget = low + (high - low + 1) / 2;
-        status = memoi_hooks_choose(h, budget, error);
-        if (!status) status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
-        if (bytes < least_bytes) least = budget;
-        least_bytes = memob_min(least_bytes, bytes);
-        if (bytes <= device_bytes)
-            low = budget;
-        else
-            high = budget - 1;
-    }
+    if (!status)
+        status = memoi_hooks_bisect(h, step, user, device_bytes, high, bytes, &low, &least, error);
 
     /* A plan takes more than the live bytes: the bytes that it lacks are not kept.  At last all
      * move, or what took least. */
-    least_bytes = INT64_MAX;
-    for (int round = 0; round < N_ROUNDS && !status; round++) {
+    for (int round = 0; round < MEMOI_HOOKS_ROUNDS && !status; round++) {
         memo_plan_destroy(*plan);
         *plan = NULL;
         status = memoi_hooks_choose(h, low, error);
         if (!status) status = memoi_hooks_run_dry(h, step, user, plan, &bytes, error);
         least_bytes = memob_min(least_bytes, bytes);
         if (bytes <= device_bytes) break;
-        if (low == 0) round = (int)memob_max(round, N_ROUNDS - 2);
-        low = round < N_ROUNDS - 3 ? memob_max(0, low - (bytes - device_bytes)) : 0;
-        if (round == N_ROUNDS - 2) low = least;
+        if (low == 0) round = (int)memob_max(round, MEMOI_HOOKS_ROUNDS - 2);
+        low = round < MEMOI_HOOKS_ROUNDS - 3 ? memob_max(0, low - (bytes - device_bytes)) : 0;
+        if (round == MEMOI_HOOKS_ROUNDS - 2) low = least;
     }
 
     if (!status && bytes > device_bytes)

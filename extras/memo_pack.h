@@ -1339,7 +1339,7 @@ typedef struct memoi_bricks {
     memob_map found; /* the last brick of a key */
     char* is_brick;
     int32_t* same;          /* the brick listed before that lives at the same time, or -1 */
-    int64_t* sum;           /* of the sizes of a brick and of those in its chain `same` */
+    int64_t* sum;           /* total size of a brick and of the bricks chained by `same` */
     int64_t *begins, *ends; /* of a section: the sizes of all that begin or end there */
     memoi_join* joins;
     int64_t n_joins;

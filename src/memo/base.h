@@ -77,6 +77,23 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const cha
                          (long long)value, (long long)least, (long long)most);
 }
 
+/* Fields of a desc with the numbers that they may have, checked in order. */
+typedef struct memob_bounds {
+    const char* field;
+    int64_t value, least, most;
+} memob_bounds;
+
+MEMOI MEMOB_NOINLINE memo_status memoi_check_fields(const char* desc, const memob_bounds* fields,
+                                                    size_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (size_t k = 0; k < n && !status; k++)
+        status = memob_check_integer(desc, fields[k].field, fields[k].value, fields[k].least,
+                                     fields[k].most, error);
+    return status;
+}
+#define MEMOB_CHECK_FIELDS(desc, fields, error)                                                    \
+    memoi_check_fields(desc, fields, sizeof fields / sizeof *fields, error)
+
 MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
                                                   double least, double most, memo_error* error) {
     if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;

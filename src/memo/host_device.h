@@ -774,29 +774,32 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
+/* Limits that the workers' arithmetic needs. */
+MEMOI memo_status memoi_host_check_desc(const memo_host_device_desc* desc, memo_error* error) {
+    static const char name[] = "memo_host_device_desc";
+    const memob_bounds fields[] = {
+        {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"queue_operations", desc->queue_operations, 0, MEMOI_HOST_QUEUE_OPERATIONS_MAX},
+        {"stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status)
+        status = memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error);
+    if (!status)
+        status =
+            memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error);
+    return status;
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
-    static const char name[] = "memo_host_device_desc";
     memoi_host* host;
     memo_device* table;
     memo_status status;
     *device = NULL;
     if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
-
-    /* Limits that the workers' arithmetic needs. */
-    if ((status = memob_check_integer(name, "device_memory_bytes", desc->device_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(name, "host_memory_bytes", desc->host_memory_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status =
-             memob_check_rate(name, "to_host_bytes_per_s", desc->to_host_bytes_per_s, error)) ||
-        (status =
-             memob_check_rate(name, "to_device_bytes_per_s", desc->to_device_bytes_per_s, error)) ||
-        (status = memob_check_integer(name, "queue_operations", desc->queue_operations, 0,
-                                      MEMOI_HOST_QUEUE_OPERATIONS_MAX, error)) ||
-        (status = memob_check_integer(name, "stack_bytes", desc->stack_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)))
-        return status;
+    status = memoi_host_check_desc(desc, error);
+    if (status) return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
@@ -813,6 +816,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host->bytes_per_s[MEMO_COPY_TO_HOST] = desc->to_host_bytes_per_s;
     host->bytes_per_s[MEMO_COPY_TO_DEVICE] = desc->to_device_bytes_per_s;
 
+    /* The table that callers get. */
     table = &host->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = "host";

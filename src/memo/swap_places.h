@@ -245,6 +245,12 @@ MEMOI void memoi_swap_pack_cut(const memoi_swap_cut* cut, int64_t all_bytes, mem
     }
 }
 
+/* Time to recompute what a step does not swap; all_s NULL: none. */
+MEMOI double memoi_swap_cut_s(const memoi_swap_cut* cut, const double* all_s, int32_t layer,
+                              double call_s) {
+    return all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0;
+}
+
 /* Adds the steps of a tensor in rounding buffers. */
 MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                const int64_t* before, const double* all_s, double call_s,
@@ -273,9 +279,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (!is_same && before && before[layer] != MEMO_ROWS_KEPT) {
             if (before[layer] != old->tiles || is_last)
                 memoi_swap_find_cut(desc, t, layer, before[layer], old);
-            (void)memoi_swap_sum_cut(
-                desc, t, old, lost[layer],
-                all_s ? call_s * (old->others > 0) + all_s[layer] * old->others : 0, -1, sum);
+            (void)memoi_swap_sum_cut(desc, t, old, lost[layer],
+                                     memoi_swap_cut_s(old, all_s, layer, call_s), -1, sum);
             if (is_last) old->tiles = MEMO_ROWS_KEPT; /* of no other */
         }
         lost[layer] = is_lost[layer];
@@ -299,9 +304,8 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
         if (places)
             memoi_swap_place_cut(desc, t, layer, cut, is_lost[layer], sum,
                                  &places[(int64_t)layer * desc->n_tensors]);
-        moves[layer] = memoi_swap_sum_cut(
-            desc, t, cut, is_lost[layer],
-            all_s ? call_s * (cut->others > 0) + all_s[layer] * cut->others : 0, 1, sum);
+        moves[layer] = memoi_swap_sum_cut(desc, t, cut, is_lost[layer],
+                                          memoi_swap_cut_s(cut, all_s, layer, call_s), 1, sum);
         if (!cut->swapped) moves[layer] = -1;
     }
     region->scratch_bytes = memob_align_up(region->scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -634,7 +638,6 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     memob_swap_turn* turn = &placement->turns[step];
-    turn->routed_bytes = 0;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
@@ -661,7 +664,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         place->recompute_begin = place->recompute_end = n_rows;
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
-        if (!place->is_recomputed) turn->routed_bytes += (n_rows - n_kept) * place->row_bytes;
     }
 }
 
@@ -670,7 +672,6 @@ MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
     int32_t routed = -1;
     for (int32_t i = 0; i < placement->n_layers; i++) {
         memob_swap_turn* turn = &placement->turns[i];
-        turn->routed_bytes = placement->sums[i].routed_bytes;
         turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
         if (placement->sums[i].uses_routed) routed = i;
     }

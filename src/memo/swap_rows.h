@@ -23,7 +23,6 @@ typedef struct memob_swap_place {
 /* One layer in host memory. */
 typedef struct memob_swap_turn {
     int64_t host_begin;    /* of its part of host memory, unless layers share places there */
-    int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
 } memob_swap_turn;
 
@@ -484,11 +483,17 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     const char* const name = memoi_swap_desc_name(desc);
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
-    memo_status status;
-    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
-        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
-        return status;
+    const memob_bounds fields[] = {{"n_layers", desc->n_layers, 1, INT32_MAX},
+                                   {"n_rows", desc->n_rows, 1, INT64_MAX},
+                                   {"n_tensors", desc->n_tensors, 1, INT32_MAX},
+                                   {"tile_rows", desc->tile_rows, 0, INT64_MAX},
+                                   {"n_host_layers", desc->n_host_layers, 0, INT32_MAX}};
+    memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
+    if (!status && !desc->rows) status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
+                                  MEMOB_DOUBLE_MAX, error);
+    if (status) return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
@@ -502,14 +507,6 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                  (int)layer, (int)desc->layer_kinds[layer],
                                  (int)desc->layer_kinds[layer - 1]);
 
-    /* What is moved, and where to. */
-    if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_integer(name, "tile_rows", desc->tile_rows, 0, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
-                                      error)) ||
-        (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                   MEMOB_DOUBLE_MAX, error)))
-        return status;
     if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
         return MEMOB_INVALID(error,
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "

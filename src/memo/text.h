@@ -32,20 +32,14 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     MEMO_ASSERT(text->failed || !text->data[text->n_bytes]);     /* 1 */
 }
 
-/* Bytes of a character of UTF-8 by its first byte; 0: none begins with it. */
-MEMOI int memoi_text_character_bytes(unsigned char first) {
-    if (first < 0x80) return 1;
-    if (first >> 5 == 6) return 2;
-    if (first >> 4 == 14) return 3;
-    return first >> 3 == 30 ? 4 : 0;
-}
-
 /* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
 MEMOI int memoi_text_character(const char* s) {
     static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
+    /* By the first four bits; five ones begin a code that is too large. */
+    static const char lengths[] = {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4};
     const unsigned char* p = (const unsigned char*)s;
-    const int n = memoi_text_character_bytes(*p);
-    uint32_t code = n < 2 ? *p : *p & (127u >> n);
+    const int n = lengths[*p >> 4];
+    uint32_t code = n < 2 ? *p : *p & (255u >> n);
     for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
         code = code << 6 | (p[i] & 63);
@@ -55,13 +49,10 @@ MEMOI int memoi_text_character(const char* s) {
 
 /* What XML writes between & and ; for a character; NULL: the character itself will do. */
 MEMOI const char* memoi_text_entity(char character) {
-    switch (character) {
-    case '&': return "amp";
-    case '<': return "lt";
-    case '>': return "gt";
-    case '"': return "quot";
-    default: return NULL;
-    }
+    static const char* const names[] = {"amp", "lt", "gt", "quot"};
+    static const char characters[] = "&<>\"";
+    const char* at = (const char*)memchr(characters, character, 4);
+    return at ? names[at - characters] : NULL;
 }
 
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {

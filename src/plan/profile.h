@@ -23,7 +23,8 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 }
 
 /* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
- * write, and copies that keep their link busy meanwhile: what they touch lies in the other half. */
+ * write, and copies that keep their link busy meanwhile: these use the other half of the
+ * buffer. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
     const int is_file = stream == MEMOB_SWAP_FILE;

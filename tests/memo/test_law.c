@@ -9,6 +9,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "step_list.h"
 
 enum {
     DEVICE = 40,
@@ -22,7 +23,7 @@ enum {
 };
 
 typedef struct problem {
-    memob_list list;
+    step_list list;
     memob_item items[ITEMS_MAX];
     memob_use uses[USES_MAX];
     memob_law_desc desc;
@@ -53,8 +54,8 @@ static int pick(int low, int high) { return (int)memo_test_int(low, high); }
 /* ---- random problems ---- */
 
 static void random_list(void) {
-    static memob_turn turns[64];
-    memob_list_desc desc;
+    static list_turn turns[64];
+    list_desc desc;
     int32_t n_turns = 0;
     memset(&desc, 0, sizeof desc);
     desc.n_layers = pick(1, 4);
@@ -63,14 +64,14 @@ static void random_list(void) {
     desc.has_ends = pick(0, 1);
     desc.order = pick(0, 2);
     desc.update = pick(0, 3);
-    desc.is_forward_only = desc.order != MEMOB_ORDER_TURNS && pick(0, 9) == 0;
+    desc.is_forward_only = desc.order != LIST_TURNS && pick(0, 9) == 0;
     if (desc.is_forward_only) desc.update = 0;
-    if (desc.order == MEMOB_ORDER_TURNS) { /* 1F1B, sometimes with WEIGHTS turns of their own */
+    if (desc.order == LIST_TURNS) { /* 1F1B, sometimes with WEIGHTS turns of their own */
         const int ahead = pick(0, desc.n_micro_batches - 1), has_weights = pick(0, 1);
         for (int32_t m = 0; m < desc.n_micro_batches + ahead; m++) {
-            const memob_turn forward = {MEMOB_FORWARD, m, 0};
-            const memob_turn backward = {MEMOB_BACKWARD, m - ahead, 0};
-            const memob_turn weights = {MEMOB_WEIGHTS, m - ahead, 0};
+            const list_turn forward = {MEMOB_FORWARD, m, 0};
+            const list_turn backward = {MEMOB_BACKWARD, m - ahead, 0};
+            const list_turn weights = {MEMOB_WEIGHTS, m - ahead, 0};
             if (m < desc.n_micro_batches) turns[n_turns++] = forward;
             if (m >= ahead) turns[n_turns++] = backward;
             if (m >= ahead && has_weights) turns[n_turns++] = weights;
@@ -78,7 +79,7 @@ static void random_list(void) {
         desc.turns = turns;
         desc.n_turns = n_turns;
     }
-    CHECK(memob_list_make(&desc, &p.list, &error) == MEMO_STATUS_OK);
+    CHECK(list_make(&desc, &p.list, &error) == MEMO_STATUS_OK);
 }
 
 static int compare_uses(const void* left, const void* right) {
@@ -174,7 +175,7 @@ static void random_items(void) {
 
 /* A hidden state that layers hand on slice by slice, and each layer's copy of its input. */
 static void random_slices(void) {
-    const memob_list_desc* d = &p.list.desc;
+    const list_desc* d = &p.list.desc;
     const int n = d->n_layers, n_slices = d->n_slices, bytes = pick(1, 3);
     const int has_copies = pick(0, 2);
     int64_t host = 0;
@@ -217,7 +218,7 @@ static int random_problem(void) {
     static const int32_t kinds[] = {MEMOB_LIST_EVERY,      MEMOB_LIST_FIRST, MEMOB_LIST_PENDING,
                                     MEMOB_LIST_EVALUATION, MEMOB_LIST_BATCH, MEMOB_LIST_UPDATE};
     const int is_steady = pick(0, 1);
-    memob_list_free(&p.list);
+    list_free(&p.list);
     memset(&p, 0, sizeof p);
     random_list();
     if (p.list.n_visits > 40) return 0;
@@ -554,10 +555,10 @@ static void check_repeats(void) {
 /* Each visit of a step once, in an order that training allows. */
 TEST(lists) {
     for (int round = 0; round < 500; round++) {
-        const memob_list_desc* d = &p.list.desc;
+        const list_desc* d = &p.list.desc;
         static int16_t at[4][8][4][4]; /* pass, layer + 1, slice, micro-batch: 1 + visit */
         int n = 0, has_weights = 0;
-        memob_list_free(&p.list);
+        list_free(&p.list);
         random_list();
         memset(at, 0, sizeof at);
         for (int v = 0; v < p.list.n_visits; v++) {
@@ -595,7 +596,7 @@ TEST(lists) {
         }
         CHECK(n == p.list.n_visits);
     }
-    memob_list_free(&p.list);
+    list_free(&p.list);
 }
 
 /* Counts loads and stores of weights in a step behind others: of six layers in two places, with an
@@ -604,8 +605,8 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
     enum { LAYERS = 6, VISITS = LAYERS * (2 * 8 + 1) };
     static memob_item items[LAYERS];
     static memob_use uses[VISITS];
-    memob_list_desc of_list;
-    memob_list list;
+    list_desc of_list;
+    step_list list;
     memob_law_desc desc;
     memob_law law;
     memset(&of_list, 0, sizeof of_list);
@@ -614,7 +615,7 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
     of_list.n_micro_batches = n_batches;
     of_list.order = order;
     of_list.update = MEMO_UPDATE_PASS;
-    CHECK(memob_list_make(&of_list, &list, &error) == MEMO_STATUS_OK);
+    CHECK(list_make(&of_list, &list, &error) == MEMO_STATUS_OK);
     for (int l = 0; l < LAYERS; l++) {
         const memob_item item = {8, 1, 0, -1, -1, 8 * l, -1};
         items[l] = item;
@@ -639,7 +640,7 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
         if (law.ops[k].kind == MEMOB_OP_STORE) counts[1] += law.ops[k].n_parts;
     }
     memob_law_free(&law);
-    memob_list_free(&list);
+    list_free(&list);
 }
 
 /* Layer by layer, weights cross the link as often for eight micro-batches as for one; one
@@ -647,10 +648,10 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
  * there. */
 TEST(weights_cross_once_a_step_layer_by_layer) {
     int64_t one[2], by_layers[2], by_batches[2];
-    count_weights(MEMOB_ORDER_BATCHES, 1, one);
+    count_weights(LIST_BATCHES, 1, one);
     for (int32_t n = 1; n <= 8; n++) {
-        count_weights(MEMOB_ORDER_LAYERS, n, by_layers);
-        count_weights(MEMOB_ORDER_BATCHES, n, by_batches);
+        count_weights(LIST_LAYERS, n, by_layers);
+        count_weights(LIST_BATCHES, n, by_batches);
         CHECK(by_layers[0] == one[0] && by_layers[1] == one[1]);
         CHECK(by_batches[0] == one[0] + 8 * (n - 1) && by_batches[1] == one[1]);
     }
@@ -689,5 +690,5 @@ TEST(random_lists) {
            "%lld of the same bytes, %lld reads too early\n",
            n, n_refused, (long long)n_ops_all, (long long)n_waits_all, (long long)n_copies_dropped,
            (long long)n_same, (long long)n_early);
-    memob_list_free(&p.list);
+    list_free(&p.list);
 }

@@ -51,10 +51,11 @@
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * So rows come back only after they have left: the compute stream orders both.  With alpha every
- * wait of the swap engine is necessary: if a wait is left out, memo_schedule_check finds a race.  A
- * table of rows, kinds of layers or a short last slice may make waits of forward_begin and
- * backward_end redundant, but the engine still makes them.
+ * So rows come back only after they have left: the compute stream orders both.  Rows of an EDGE,
+ * late rows and the file wait by the same rule: an operation waits for the latest operation of each
+ * other stream that touches its rows, if either writes them, unless other waits imply that.  If a
+ * wait is left out, memo_schedule_check finds a race.  A table of rows, kinds of layers, an order
+ * or a short last slice may make a wait redundant: the engine compares rows, not bytes.
  *
  * Between begin and end.  The forward writes the layer's rows; the backward may overwrite all rows.
  * A kernel may work on two layers: the next layer may begin before this layer ends (in the
@@ -64,10 +65,11 @@
  * all tensors that only some kinds have.
  *
  * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
- * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
+ * only LAYER items take more device memory for more rows.  A *step* is a slice of a layer: step i
  * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
  * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first.  Tensors are of a slice, except with these scopes:
+ * last step to the first, and one step is open at a time.  Items are of a slice, except with these
+ * scopes:
  *
  *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
  *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
@@ -86,21 +88,9 @@
  *           Without slices a layer is a single slice.
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
- * each layer that keeps a LAYER tensor + 2 T if some layers do not (T if these are all even or all
- * odd) + 2 R for an EDGE tensor, times row_bytes.  Host memory is the sum over steps + T for each
- * layer but the last two of a LAYER tensor + T for an EDGE tensor.  Beside the four waits:
- *
- *   forward_begin(i)   compute    waits for  EDGE rows of i on the device, after the first layer
- *                                            (in it: EDGE rows of i-2 on the host);
- *                                            in slice 0, LAYER rows of two layers before on the
- *                                            host, unless EDGE or other waits imply it
- *   forward_end(i)     to device  waits for  EDGE rows of i on the host
- *   backward_begin(i)  compute    waits for  EDGE rows of i on the device; in the last slice,
- *                                            LAYER rows on the device
- *   backward_end(i)    to host    waits for  backward of i
- *                      to device  waits for  EDGE rows of i on the host
- *
- * Only one step is open at a time.
+ * each layer that keeps a LAYER item + 2 T if some layers do not (T if these are all even or all
+ * odd) + 2 R for an EDGE, times row_bytes.  Host memory is the sum over steps + T for each layer
+ * but the last two of a LAYER item + T for an EDGE.
  *
  * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
  * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
@@ -113,53 +103,32 @@
  *     desc.n_places = 2;  desc.order = order;  desc.n_order = 8;
  *     desc.n_layers = 2 * n;
  *
- * Even and odd steps are those whose place + layer is even or odd.  Waits and copies are of
- * neighbors in this order: "i-2" is the visit before, forward or backward, of another step in the
- * same part, and rows come back into the part when that visit ends.  If that visit is a forward,
- * the to-device stream waits for its rows on the host.  A step whose backward is the next visit of
- * its part is not moved.  Device memory is as above, summed over the steps of all places: of each
- * tensor the largest three parts, and n_rows for each step that keeps the tensor.  Host memory is
- * the sum over moved steps.  Some waits may be redundant.  One step is open at a time.  Slices,
- * LATE_ROWS and a file do not work with an order.
+ * Even and odd steps are those whose place + layer is even or odd, and "i-2" is the visit before,
+ * forward or backward, of another step in the same part.  A step whose backward is the next visit
+ * of its part is not moved.  Memory is as above, summed over the steps of all places.  One step is
+ * open at a time.  Slices, LATE_ROWS and a file do not work with an order.
  *
  * Rows known late.  How many rows the experts of a layer get is known only when its forward has
  * routed them: then the trainer calls memo_swap_set_routed.  Items with LATE_ROWS have that many
  * rows in that step, at most W = routed_rows_layer, in all steps together at most
  * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
- * device the tensor has a stack for these k A / n rows, and behind the stack a scratch of W rows.
+ * device the item has a stack for these k A / n rows, and behind the stack a scratch of W rows.
  *
  * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
  * the scratch are the surplus, except in the last step.  The surplus of a MOVE item moves to the
  * host and comes back; the surplus of a ROWS item is recomputed.  So steps with more rows than
  * A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
- * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the tensor,
- * whichever they are.  The surplus never spills, and one layer is open at a time.  If there is a
- * surplus, these waits come beside the others ("next" among the steps with such tensors):
+ * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the item,
+ * whichever they are.  The surplus never spills, and one layer is open at a time.
  *
- *   forward_begin(next)   compute    waits for  surplus of i on the host
- *   backward_end(next)    to device  waits for  backward of next; then the surplus of i comes back
- *   backward_begin(i)     compute    waits for  surplus of i on the device
- *
- * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
- * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
- * a file and come back, during the computation, on the engine's file stream.  The same four waits
- * are made one tier lower, and each is necessary:
- *
- *   forward_end    file       waits for  rows of the k-th on the host
- *                                        (else: written before they were there)
- *                  to host    waits for  rows of the (k-h)-th in the file
- *                                        (else: overwritten before they were written)
- *   backward_end   file       waits for  rows of the (k+h)-th on the device
- *                                        (else: overwritten before they left)
- *                  to device  waits for  rows of the k-th on the host again
- *                                        (else: copied before they were read)
- *
- * The file is unnamed, and removed on every exit path.  All its bytes are reserved at creation, so
- * a full disk is an error before the first step.  Reads and writes bypass the page cache if the
- * file system allows it; otherwise their pages are dropped, so that they take no other host memory.
- * Each read or write is one operation, by device->launch_host.  If it fails, the device has failed
- * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
- * from the missing rows; other devices skip that work. */
+ * Third tier: a file.  If host memory has room for only h of the moved layers, the last h stay
+ * there; the others spill to a file and come back, during the computation, on the engine's file
+ * stream.  The file is unnamed, and removed on every exit path.  All its bytes are reserved at
+ * creation, so a full disk is an error before the first step.  Reads and writes bypass the page
+ * cache if the file system allows it; otherwise their pages are dropped, so that they take no other
+ * host memory.  Each read or write is one operation, by device->launch_host.  If it fails, the
+ * device has failed (chapter 4): the next call and synchronization return IO.  On CUDA, discard
+ * what was computed from the missing rows; other devices skip that work. */
 
 /* How the rows of an item may leave the device, and come back.  A planner may also keep the rows in
  * any layer. */

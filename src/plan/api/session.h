@@ -520,9 +520,9 @@ struct memo_step_plan {
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
     int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
-    /* So many states of layers are streamed: first those that only the update uses, then gradients,
-     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
-     * so many lie in a file. */
+    /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
+     * first, then gradients, then weights.  If a state is streamed in some layers only, these are
+     * evenly spread.  n_spilled of the streamed states lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */

@@ -415,8 +415,8 @@ struct memo_session {
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
     int64_t most_steps; /* of the shape with the most */
-    /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
-     * steps, from first_step on, and its first layer.  Without an order: all. */
+    /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
+     * first_step on, layers from first_layer on.  Without an order: every step. */
     int32_t n_turn_steps, first_step, first_layer;
     int32_t next_turn;         /* 0: no micro-batch is in flight */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */

@@ -42,7 +42,7 @@ typedef struct memoi_rows_table {
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
-    memo_swap_limit lifted;          /* of equal steps the one that takes least of it is best */
+    memo_swap_limit lifted; /* breaks ties: the plan that uses least of this resource wins */
     memob_arrays arrays;
     int32_t n_layers, n_moved; /* those before the last two, which never move */
     int64_t n_tiles, n_cells;

@@ -30,11 +30,11 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
 typedef struct memoi_rows_pick {
     int32_t b, n_layers;
     int64_t cell;
-    int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
+    int64_t next, more; /* the new cell; or, if more is not 0, the number of tiles to add */
 } memoi_rows_pick;
 
-/* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
- * swapped or recomputed.  is_any: of whatever cell.  is_same: layers of the last change. */
+/* Picks a bundle, a set of layers at a fixed distance from layers of one kind, and their next cell:
+ * kept, swapped or recomputed.  is_any: layers of any cell.  is_same: layers of the last change. */
 MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
                              memoi_rows_pick* pick) {
     const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};

@@ -369,8 +369,8 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
-/* A session for one of the public calls; with plan: to open it, so that it computes.  Check, then
- * agree, so that no rank is left waiting. */
+/* A session for one of the public calls; plan not NULL: the session will run this plan.
+ * Checks, then agrees, so that no rank is left waiting. */
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
                                      int has_profile, memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);

@@ -38,7 +38,7 @@ MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t 
         return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
     return memob_item_scope(s->steps, t) == MEMO_CARRIED ? memob_min(n, 1) : n;
 }
-/* Those that it has in a step of this micro-batch. */
+/* Rows of the tensor in this step of this micro-batch. */
 MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
     return memob_tensor_is_routed(s->steps, t)
                ? memoi_session_place(s, step, t)->n_routed

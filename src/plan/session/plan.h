@@ -223,8 +223,8 @@ typedef struct memoi_session_costs {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_costs;
 
-/* What the chosen alternatives add to the time of a step of a layer's kind, or BETWEEN: to the rest
- * of the micro-batch. */
+/* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
+ * micro-batch. */
 MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
@@ -239,8 +239,8 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* What the chosen alternatives add to the steps of a turn, and for each step what its kind takes;
- * kinds_s NULL: nothing.  Without an order turn 0 is the forward, turn 1 the backward. */
+/* Time that the chosen alternatives add to the steps of a turn, and kinds_s of each step's kind;
+ * kinds_s NULL: none.  Without an order turn 0 is the forward, turn 1 the backward. */
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
     const memoi_step_plan* own = memoi_session_own(s);
     const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
@@ -302,8 +302,8 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     return status;
 }
 
-/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
- * that does not fit, it is swapped, or kept again if that takes less of the device. */
+/* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
+ * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
     const int64_t kept_bytes = s->peak_bytes;
@@ -813,7 +813,8 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
- * shape lacks device memory.  What is not states takes the same bytes. */
+ * shape lacks device memory.  Other memory does not depend on how many states are
+ * streamed. */
 MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
                                               memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;

@@ -111,8 +111,8 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     return text;
 }
 
-/* Where a buffer begins in a place for a chunk, and of its layers number n_layers of the chunk;
- * buffer n_buffers: the end of the place. */
+/* Returns the offset of a buffer in a place, for layer n_layers of the chunk.  With buffer =
+ * n_buffers: the size of the place. */
 MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
                                          int32_t buffer, int32_t n_layers) {
     const memo_step_plan* plan = s->part->plan;
@@ -510,8 +510,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
- * lacks. */
+/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a
+ * WEIGHTS turn at 2 n. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
     if (s->steps->order) return s->batch.turn.pass;
     return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;

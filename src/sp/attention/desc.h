@@ -180,7 +180,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     return MEMO_STATUS_OK;
 }
 
-/* The shape of a group of heads; of the only one, if there is one. */
+/* The shape of one group of heads. */
 MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
     part.group = shape->n_groups > 1 ? group : -1;

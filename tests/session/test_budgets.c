@@ -1,0 +1,638 @@
+/* test_budgets.c - sessions meet any budget, or name one that works: random models, policies, tables of rows, kinds
+ * of layers, plans in files. */
+#include "memo_plan.h"
+#include "extras/memo_look.h"
+#include "session_model.h"
+
+/* Bytes of a session that keeps everything. */
+static int64_t kept_bytes(model* m) {
+    model copy = *m;
+    copy.desc.n_shapes = 0;
+    copy.desc.device = NULL;
+    copy.desc.device_bytes = copy.desc.host_bytes = 0;
+    copy.desc.user = &copy;
+    memo_session_info info = {0};
+    own_session* s = new_session(&copy.desc);
+    if (s) memo_session_get_info(s, &info);
+    CHECK(!info.plan->times && info.plan->sizes.swapped_bytes == 0);
+    return info.plan->device_bytes;
+}
+
+/* --- tests --- */
+
+/* For any budget: a session within it that brings everything back, or a refusal that names a
+ * budget, which then works. */
+TEST(any_budget_is_met_or_refused) {
+    const int n_rounds = memo_test_all() ? 110 : 20;
+    int n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
+    int n_device_refusals = 0, n_host_refusals = 0, n_given = 0;
+    for (int round = 0; round < n_rounds; round++) {
+        memo_session* s = NULL;
+        const memo_step_plan* plan;
+        memo_batch batch = {.n_rows = 0};
+        model m;
+        int64_t most, i;
+        random_model(&m);
+        most = kept_bytes(&m);
+        m.desc.device_bytes = memo_test_int(1, most / 512 + 2) * 512;
+        if (memo_test_int(0, 1))
+            m.desc.host_bytes =
+                memo_test_int(1, most / (memo_test_int(0, 1) ? 512 : 4096) + 1) * 512;
+        if (memo_test_int(0, 2) == 0) { /* a file takes whole pages */
+            m.desc.spill_directory = memo_test_folder();
+            m.desc.host_bytes = memo_test_int(1, 8) * (memo_test_int(0, 2) ? 4096 : 1024);
+            m.tensors[0].row_bytes = 100 * memo_test_int(1, 9);
+            m.tensors[0].away = MEMO_MOVE;
+            most = kept_bytes(&m);
+            m.desc.device_bytes = most / memo_test_int(2, 3);
+            m.desc.device_bytes += 8192;
+        }
+        m.gives = round % 4;
+        open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
+        memset(&error, 0, sizeof error);
+        memo_status status = memo_session_create(&m.desc, &s, &error);
+        if (status) {
+            const char* raise = strstr(error.message, "raise device_bytes to ");
+            CHECK_CASE(status == MEMO_STATUS_INFEASIBLE && !s, "round %d: %s", round,
+                       error.message);
+            n_device_refusals += strstr(error.message, ".device_bytes") != NULL;
+            n_host_refusals += strstr(error.message, ".host_bytes") != NULL;
+            close_device(&m);
+            if (!raise || m.desc.host_bytes) continue;
+
+            /* What the message says is enough; the least is, and nothing below. */
+            m.desc.device = NULL;
+            int64_t least = least_of_session(&m.desc);
+            CHECK_IS(least, <=, strtoll(raise + strlen("raise device_bytes to "), NULL, 10));
+            for (i = 0; i < 2; i++) {
+                m.desc.device_bytes = least - i;
+                own_step_plan* planned = step_plan_of(&m.desc, NULL);
+                for (plan = planned, n_least++; plan && plan->fits; plan = plan->next) {
+                }
+                CHECK_CASE(!plan == !i, "round %d: %lld bytes", round,
+                           (long long)m.desc.device_bytes);
+            }
+            m.desc.device_bytes = strtoll(raise + strlen("raise device_bytes to "), NULL, 10);
+            open_device(&m, m.desc.device_bytes, 0);
+            CHECK_CASE(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_OK,
+                       "round %d: %lld: %s", round, (long long)m.desc.device_bytes, error.message);
+            memo_session_destroy(s);
+            close_device(&m);
+            continue;
+        }
+        memo_session_info info;
+        settle(&m, s, 0);
+        memo_session_get_info(s, &info);
+        n_created++;
+        n_moved += info.plan->sizes.swapped_bytes > 0;
+        n_spilled += info.plan->sizes.n_spilled_layers > 0;
+        n_given += m.desc.device_memory && m.desc.host_memory && info.plan->sizes.host_bytes > 0;
+        n_recomputed += info.plan->times && info.plan->times->recompute_s > 0;
+        for (plan = info.plan, i = 0; plan; plan = plan->next, i++) {
+            CHECK_IS(plan->device_bytes, <=, m.desc.device_bytes);
+            CHECK(!m.desc.host_bytes || plan->host_bytes <= m.desc.host_bytes);
+            CHECK(!memo_plan_check(plan->addresses, plan->trace, &error));
+            CHECK(!m.desc.n_shapes || plan->swap.n_rows == m.shapes[i].n_rows);
+        }
+        CHECK_IS(i, ==, m.desc.n_shapes ? m.desc.n_shapes : 1);
+        for (i = 0; i < 4 + 4 * m.desc.n_shapes; i++) {
+            m.micro_batch = i;
+            batch.shape = m.desc.n_shapes ? (int32_t)memo_test_int(0, m.desc.n_shapes - 1) : 0;
+            batch.n_rows = m.desc.n_shapes ? m.shapes[batch.shape].n_rows : m.desc.n_rows;
+            batch.n_rows = memo_test_int(0, 1) ? 0 : memo_test_int(1, batch.n_rows);
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        finish(&m, s);
+    }
+    CHECK_CASE(
+        n_created > n_rounds / 4 && n_least > 4 && n_moved > 2 && n_recomputed > 2 && n_spilled &&
+            n_device_refusals > 2 && ((n_host_refusals && n_given) || !memo_test_all()),
+        "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d in given "
+        "memory",
+        n_created, n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals, n_given);
+}
+
+/* The session calls these instead of a step. */
+/* Two sessions in one block of the caller, by turns: the device has nothing else.  The times of
+ * copies, too, are taken within the block. */
+TEST(two_sessions_take_turns_in_the_caller_s_memory) {
+    model m[2];
+    memo_session* s[2] = {NULL, NULL};
+    int64_t device_bytes = 0, host_bytes = 0;
+    void *device_memory = NULL, *host_memory = NULL;
+    memo_host_device_stats stats;
+    for (int i = 0; i < 2; i++) {
+        tight_model(&m[i]);
+        m[i].desc.n_rows -= 16 * i;
+        m[i].setup_bytes = m[i].scratch_bytes =
+            1; /* bytes of setup must stay: this model has none */
+        m[i].desc.setup = NULL;
+        m[i].desc.device_bytes += 512 * i;
+        m[i].desc.host_bytes = 512 << 10;
+        device_bytes = m[i].desc.device_bytes;
+        host_bytes = m[i].desc.host_bytes;
+    }
+    own_device* host = new_device((memo_host_device_desc){.device_memory_bytes = device_bytes,
+                                                          .host_memory_bytes = host_bytes});
+    CHECK_OK(memo_device_alloc(host, device_bytes, &device_memory, &error));
+    CHECK_OK(memo_host_alloc(host, host_bytes, &host_memory, &error));
+    for (int i = 0; i < 2; i++) {
+        memo_session_info info;
+        m[i].host = host;
+        m[i].desc.device = host;
+        m[i].desc.computes_on_host = 1;
+        m[i].desc.device_memory = device_memory;
+        m[i].desc.host_memory = host_memory;
+        if (i) m[i].desc.policy = MEMO_POLICY_ALPHA, m[i].desc.has_alpha = 1, m[i].desc.alpha = 1;
+        CHECK_OK(memo_session_create(&m[i].desc, &s[i], &error));
+        settle(&m[i], s[i], 0);
+        memo_session_get_info(s[i], &info);
+        CHECK(i || info.plan->times); /* measured */
+        CHECK(!i || info.plan->sizes.swapped_bytes > 0);
+        for (int32_t l = 0; l < m[i].desc.n_layers; l++) {
+            const char* at = (const char*)memo_session_get_address(s[i], l, 0);
+            CHECK(at >= (char*)device_memory && at < (char*)device_memory + device_bytes);
+        }
+    }
+    for (int64_t k = 0; k < 8; k++) {
+        const int i = (int)memo_test_int(0, 1);
+        m[i].micro_batch = k;
+        CHECK_OK(memo_session_run(s[i], NULL, &error));
+        CHECK_IS(m[i].n_wrong, ==, 0);
+    }
+    memo_host_device_get_stats(host, &stats);
+    CHECK_IS(stats.device_peak_bytes, ==, device_bytes);
+    CHECK_IS(stats.host_peak_bytes, ==, host_bytes);
+    for (int i = 0; i < 2; i++) memo_session_destroy(s[i]);
+    memo_host_device_get_stats(host, &stats);
+    CHECK(stats.device_bytes == device_bytes && stats.host_bytes == host_bytes);
+
+    /* A plan of another budget. */
+    own_step_plan* large = step_plan_of(&m[1].desc, NULL);
+    m[0].desc.device_bytes = 4096;
+    CHECK_ERROR(memo_session_open(&m[0].desc, large, &s[0], &error), INVALID_ARGUMENT, "rows");
+    m[1].desc.device_bytes = 4096;
+    CHECK_ERROR(memo_session_open(&m[1].desc, large, &s[1], &error), INFEASIBLE,
+                "memo_session_desc.device_memory: the plan takes ");
+    m[1].desc.device_bytes = device_bytes;
+    m[1].desc.host_bytes = 512;
+    CHECK_ERROR(memo_session_open(&m[1].desc, large, &s[1], &error), INFEASIBLE,
+                "memo_session_desc.host_memory: the plan takes ");
+    CHECK_OK(memo_device_free(host, device_memory, &error));
+    CHECK_OK(memo_host_free(host, host_memory, &error));
+}
+
+TEST(forward_alone_needs_nothing_else) {
+    model m;
+    tight_model(&m);
+    memo_session* s = create(&m, NULL);
+    for (int i = 0; i < 6; i++) {
+        m.micro_batch = i;
+        m.n_backward = i % 3 == 0 ? 8 : i % 3 == 1 ? 0 : 3; /* all, none, given up */
+        CHECK_OK(memo_session_run(s, NULL, &error));
+    }
+    finish(&m, s);
+}
+
+/* Rows and addresses read are those written; a file that was altered or belongs to another model is
+ * refused. */
+TEST(a_plan_is_written_and_read) {
+    memo_session *s = NULL, *again = NULL;
+    memo_session_info a;
+    memo_step_plan* above = NULL;
+    memo_swap_times times = {0};
+    own_schedule* schedule = NULL;
+    static const char* const words[] = {"rows      layers", "attention, lse",
+                                        "limit     ",       "predicted ",
+                                        " of 128 KiB",      "device    activations "};
+    model m;
+    char* text = NULL;
+    int64_t n_bytes = 0, highest = 0;
+    tight_model(&m);
+    s = create(&m, &a);
+    CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
+    CHECK(a.plan->times && a.plan->sizes.swapped_bytes > 0);
+    for (int64_t i = 0; i < 6; i++) expect_words(a.plan, words[i]);
+
+    /* What it chose can be simulated, and drawn. */
+    CHECK_OK(memo_swap_generate(&a.plan->swap, &times, &schedule, &error));
+    own_check* check = check_of(schedule);
+    CHECK(check->n_races == 0 && check->n_waits > 0);
+    CHECK_OK(
+        memo_plan_write_svg(a.plan->addresses, a.plan->trace, "a step", scratch_file(), &error));
+    text = memo_test_file(scratch_file(), &n_bytes);
+    CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
+    free(text);
+    CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
+
+    /* On another device, without measuring. */
+    model other = m;
+    other.desc.device = NULL;
+    other.host = NULL;
+    other.desc.user = &other;
+    memo_step_plan* plan = step_plan_of_file(&other.desc, scratch_file());
+    if (plan) {
+        CHECK(plan->policy == MEMO_POLICY_MEMO && plan->fits && !plan->times);
+        CHECK(!memcmp(a.plan->swap.rows, plan->swap.rows, 8 * 4 * sizeof(int64_t)));
+        CHECK(a.plan->device_bytes == plan->device_bytes &&
+              a.plan->swap.n_host_layers == plan->swap.n_host_layers);
+        for (int64_t i = 0; i < plan->addresses->n_buffers; i++)
+            CHECK_IS(plan->addresses->buffers[i].offset_bytes, ==,
+                     a.plan->addresses->buffers[i].offset_bytes);
+        CHECK_OK(memo_session_open(&other.desc, plan, &again, &error));
+        CHECK_OK(memo_session_run(again, NULL, &error));
+        CHECK_IS(other.n_wrong, ==, 0);
+        memo_session_destroy(again);
+
+        /* Addresses above the bound are valid; those that share bytes are not. */
+        for (int64_t i = 1; i < plan->addresses->n_buffers; i++)
+            if (plan->addresses->buffers[i].offset_bytes >
+                plan->addresses->buffers[highest].offset_bytes)
+                highest = i;
+        other.desc.device_bytes *= 2;
+        plan->addresses->buffers[highest].offset_bytes += 512;
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        plan->addresses->buffers[highest].offset_bytes = 0;
+        CHECK_OK(memo_step_plan_read(&other.desc, scratch_file(), &above, &error));
+        CHECK(above && above->addresses->proof == MEMO_PROOF_FEASIBLE &&
+              above->device_bytes == plan->device_bytes + 512);
+        CHECK_OK(memo_session_open(&other.desc, above, &again, &error));
+        if (again) CHECK_OK(memo_session_run(again, NULL, &error));
+        CHECK_IS(other.n_wrong, ==, 0);
+        memo_session_destroy(again);
+        memo_step_plan_destroy(above);
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &above, &error),
+                    INVALID_ARGUMENT, "share bytes");
+        other.desc.device_bytes /= 2;
+        CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
+
+        /* A plan belongs to its tensors. */
+        other.tensors[1].row_bytes++;
+        other.desc.tensors = other.tensors;
+        CHECK_ERROR(memo_session_open(&other.desc, plan, &again, &error), INVALID_ARGUMENT,
+                    "shape 0 of the plan: tensor `up`: it has 400 as row_bytes, "
+                    "the session has 401; plan again");
+        memo_step_plan_destroy(plan);
+    }
+    CHECK_FAILS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "tensor `up`: it has 400 as row_bytes") && error.line > 0,
+               "%s", error.message);
+    other.tensors[1].row_bytes--;
+
+    /* And to its requests. */
+    other.scratch_bytes += 512;
+    CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), INVALID_ARGUMENT,
+                "has 2000 bytes, not 2512; plan again");
+    other.scratch_bytes -= 512;
+
+    /* Other versions are refused. */
+    text = memo_test_file(scratch_file(), &n_bytes);
+    for (char version = '0'; version <= '3'; version++) {
+        static const char* const why[] = {"invalid version 0", "older version 1", NULL,
+                                          "newer version 3"};
+        FILE* file = fopen(scratch_file(), "wb");
+        strstr(text, "step-plan 2")[strlen("step-plan ")] = version;
+        fwrite(text, 1, (size_t)n_bytes, file);
+        fclose(file);
+        strstr(text, "step-plan ")[strlen("step-plan ")] = '2';
+        if (!why[version - '0']) continue;
+        CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), VERSION,
+                    why[version - '0']);
+    }
+
+    /* Any altered byte, any length. */
+    for (int64_t i = 0; i < n_bytes - 1; i += 7) { /* the last line may lack its end */
+        FILE* file = fopen(scratch_file(), "wb");
+        char kept = text[i];
+        text[i] = (char)(kept ^ 1);
+        fwrite(text, 1, (size_t)(i % 2 ? n_bytes : i), file);
+        fclose(file);
+        text[i] = kept;
+        CHECK_CASE(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error) && !plan,
+                   "byte %lld", (long long)i);
+    }
+    free(text);
+    CHECK_FAILS(memo_step_plan_read(&other.desc, "/nonexistent/plan", &plan, &error), IO);
+    remove(scratch_file());
+    memo_session_destroy(s);
+    close_device(&m);
+}
+
+/* Rows that the trainer gives are used as they are. */
+TEST(given_rows_are_used) {
+    memo_session_info info;
+    model m;
+    int64_t rows[8 * 4];
+    tight_model(&m);
+    for (int i = 0; i < 8 * 4; i++) rows[i] = i % 4 == 0 ? 64 : i % 4 == 1 ? 16 : 0;
+    m.desc.rows = rows;
+    m.desc.policy = MEMO_POLICY_ROWS;
+    memo_session* s = create(&m, &info);
+    CHECK(!memcmp(info.plan->swap.rows, rows, sizeof rows) && !info.plan->times);
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    finish(&m, s);
+    m.desc.device = NULL;
+    WITH(rows[1], 15, expect_refused(&m.desc, "rows"));
+    WITH(rows[1], INT64_MIN, expect_refused(&m.desc, "rows"));
+    m.desc.device_bytes = 50000;
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INFEASIBLE,
+                "device_bytes: policy rows needs ");
+    m.desc.rows = NULL;
+    expect_refused(&m.desc, "rows");
+}
+
+/* Every policy has a plan with its bytes and times, whether it fits or not, without a device. */
+/* With a file every table that has room on the host opens and runs, in whatever order its layers
+ * leave and come back. */
+TEST(tables_with_a_file_open_or_do_not_fit) {
+    int n_opened = 0, n_spilled = 0, n_lacking = 0;
+    for (int i = 0; i < 60; i++) {
+        int64_t rows[8 * 4];
+        model m;
+        tight_model(&m);
+        for (int32_t k = 0; k < 8 * 4; k++)
+            rows[k] = memo_test_int(0, 1) ? MEMO_ROWS_KEPT
+                      : k % 4 == 1        ? 8 * memo_test_int(0, 8)
+                      : k % 4 == 0        ? 64
+                                          : 64 * memo_test_int(0, 1);
+        for (int32_t k = 0; k < 8; k++) rows[4 * k + 3] = rows[4 * k + 2]; /* with attention */
+        m.desc.policy = MEMO_POLICY_ROWS;
+        m.desc.rows = rows;
+        m.desc.device_bytes = 0;
+        own_step_plan* all = step_plan_of(&m.desc, NULL);
+        m.desc.spill_directory = memo_test_folder();
+        m.desc.host_bytes = all->host_bytes / 2 + 12288;
+        own_step_plan* plan = step_plan_of(&m.desc, NULL);
+        if (!plan) continue; /* an error, which has failed the test */
+        n_lacking += !plan->fits;
+        if (!plan->fits) CHECK(strstr(plan->shortage, "host_bytes"));
+        if (!plan->fits) continue;
+        n_spilled += plan->sizes.n_spilled_layers > 0;
+        open_device(&m, 1 << 20, m.desc.host_bytes);
+        memo_session* s = NULL;
+        CHECK_CASE(memo_session_open(&m.desc, plan, &s, &error) == MEMO_STATUS_OK, "table %d: %s",
+                   i, error.message);
+        if (s) CHECK_OK(memo_session_run(s, NULL, &error));
+        n_opened += s != NULL;
+        memo_session_destroy(s);
+        close_device(&m);
+    }
+    CHECK_CASE(n_opened > 50 && n_spilled > 30 && n_lacking < 5, "%d, %d, %d", n_opened, n_spilled,
+               n_lacking);
+}
+
+TEST(policies_are_compared_without_a_device) {
+    memo_step_plan* plan = NULL;
+    memo_profile profile;
+    int64_t step_bytes[MEMO_N_POLICIES];
+    double step_s[MEMO_N_POLICIES];
+    model m;
+    tight_model(&m);
+    CHECK(MEMO_ZERO(memo_session_desc).policy == MEMO_POLICY_MEMO);
+    open_device(&m, 256 << 10, 0);
+    m.desc.device_bytes = 200 << 10;
+    CHECK_OK(session_times(&m.desc, &profile, &error));
+    close_device(&m);
+    m.desc.device = NULL;
+    m.n_calls = 0;
+    for (int policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+        m.desc.policy = (memo_policy)policy;
+        CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
+        if (!plan) continue;
+        CHECK_CASE(plan->fits == (policy == MEMO_POLICY_MEMO || policy == MEMO_POLICY_ALPHA ||
+                                  plan->device_bytes <= 200 << 10) &&
+                       plan->fits == !*plan->shortage,
+                   "%s: %s", memo_policy_name(plan->policy), plan->shortage);
+        CHECK_IS(plan->device_bytes, ==,
+                 plan->activation_bytes + plan->persistent_bytes + plan->transient_bytes);
+        step_bytes[policy] = plan->device_bytes;
+        step_s[policy] = plan->times ? plan->times->step_s : 0;
+        CHECK(step_s[policy] > 0);
+        expect_words(plan, "predicted ");
+        memo_step_plan_destroy(plan);
+    }
+    CHECK(m.n_calls == 0);
+    CHECK(step_bytes[MEMO_POLICY_RECOMPUTE] < step_bytes[MEMO_POLICY_KEEP]);
+    CHECK(step_s[MEMO_POLICY_MEMO] <= step_s[MEMO_POLICY_ALPHA] * (1 + 1e-9));
+    CHECK(step_s[MEMO_POLICY_KEEP] <= step_s[MEMO_POLICY_MEMO] * (1 + 1e-9));
+
+    /* One that does not fit cannot be opened. */
+    m.desc.policy = MEMO_POLICY_KEEP;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    if (plan) {
+        memo_session* s = NULL;
+        CHECK(!plan->fits && !plan->times);
+        CHECK_TEXT(plan->shortage, "policy keep needs ");
+        CHECK_TEXT(plan->shortage, "raise device_bytes to ");
+        CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
+        CHECK(!strcmp(error.message, plan->shortage));
+        CHECK_IS(memo_session_open(&m.desc, NULL, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        memo_step_plan_destroy(plan);
+    }
+}
+
+/* Plans lengths that fit nowhere, takes no memory and computes nothing. */
+TEST(a_plan_takes_no_memory) {
+    memo_text report = {NULL, 0, 0, 0};
+    model m;
+    tight_model(&m);
+    m.desc.n_rows = 16 << 20;
+    m.desc.tile_rows = 1 << 14;
+    m.desc.device_bytes = (int64_t)32 << 30;
+    own_step_plan* plan = step_plan_of(&m.desc, NULL);
+    CHECK(plan->fits && plan->device_bytes <= m.desc.device_bytes && plan->sizes.swapped_bytes > 0);
+    CHECK(!plan->times && m.n_calls == 0);
+    memo_step_plan_put(plan, &report);
+    CHECK(strstr(report.data, " of 32.0 GiB") && !strstr(report.data, "predicted"));
+    memo_text_free(&report);
+    memo_step_plan_destroy(plan);
+    m.desc.device_bytes = (int64_t)4 << 30;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK_CASE(!plan->fits && strstr(plan->shortage, "the smallest plan needs "), "%s",
+               plan->shortage);
+    memo_step_plan_destroy(plan);
+
+    /* A single alpha is planned even if everything could be kept, because hidden swaps cost no
+     * time. */
+    m.desc.device_bytes = m.desc.host_bytes = (int64_t)1 << 40;
+    m.desc.policy = MEMO_POLICY_ALPHA;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
+}
+
+/* Whatever is swapped of `up` takes far more of other memory. */
+static void greedy_step(void* user, memo_session* s) {
+    memo_session_info info;
+    memo_session_get_info(s, &info);
+    void* more = memo_session_alloc(s, info.plan->swap.rows[1] > 0 ? 1 << 20 : 512);
+    step(user, s);
+    memo_session_free(s, more);
+}
+
+/* If no planned alpha fits, 0 is tried. */
+TEST(the_last_alpha_is_none) {
+    model m;
+    tight_model(&m);
+    m.desc.policy = MEMO_POLICY_ALPHA;
+    for (int k = 0; k < 2; k++) {
+        if (k) m.desc.step = greedy_step;
+        own_step_plan* plan = step_plan_of(&m.desc, NULL);
+        CHECK_CASE(plan->fits, "%s", plan->shortage);
+        CHECK_CASE((plan->swap.rows[1] == 0) == k, "%lld rows", (long long)plan->swap.rows[1]);
+    }
+}
+
+/* A search is begun only if greedy orders miss the budget, and could meet it. */
+static void hard_step(void* user, memo_session* s) {
+    void* buffers[20];
+    uint64_t random = 1;
+    int i;
+    step(user, s);
+    for (i = 0; i < 20; i++) buffers[i] = NULL;
+    for (int k = 0; k < 90; k++) { /* fragments: lifetimes and sizes without order */
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        i = (int)(random >> 33) % 20;
+        if (buffers[i]) memo_session_free(s, buffers[i]);
+        buffers[i] = memo_session_alloc(s, 512 * (1 + (int64_t)(random >> 40) % 97));
+    }
+    for (i = 0; i < 20; i++) memo_session_free(s, buffers[i]);
+}
+
+static int n_searches;
+static void count_searches(MEMO_UNUSED void* user, const char* line) {
+    n_searches += strstr(line, "searching for addresses") != NULL;
+}
+
+TEST(searches_are_rare) {
+    own_step_plan* plan = NULL;
+    model m;
+    tight_model(&m);
+    m.desc.step = hard_step;
+    m.desc.policy = MEMO_POLICY_KEEP;
+    m.desc.log.write = count_searches;
+    for (int k = 0; k < 4; k++) { /* no budget, a wide one, the lower bound, less */
+        m.desc.device_bytes = k == 0   ? 0
+                              : k == 1 ? (int64_t)64 << 20
+                                       : plan->addresses->lower_bound_bytes - (k - 2) * 512;
+        if (plan) memo_step_plan_destroy(plan);
+        n_searches = 0;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        CHECK_IS(n_searches, ==, k == 2);
+        CHECK(plan->fits == (k < 3));
+    }
+}
+
+/* Lines of a tensor are of layers that have it. */
+static void rows_of_kinds(const model* m) {
+    memo_swap_desc desc = {0};
+    memo_text text = {NULL, 0, 0, 0};
+    int64_t rows[8][4] = {{64, 8, 1, 1},   {64, 0, 0, 0},  {64, 8, 2, 2}, {64, 16, 3, 3},
+                          {64, 0, 64, 64}, {64, 16, 4, 4}, {64, 0, 0, 0}, {64, 16, 5, 5}};
+    desc.tensors = m->tensors, desc.n_tensors = 4, desc.n_layers = 8, desc.n_rows = 64;
+    desc.tile_rows = 8, desc.rows = rows[0];
+    desc.layer_kinds = m->desc.layer_kinds, desc.tensor_kinds = m->desc.tensor_kinds;
+    memo_swap_put_rows(&desc, &text);
+    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
+                       "\n          0-7          0       64           0   input"
+                       "\n          0-2          0        8          56   up"
+                       "\n          3-7          0       16          48   up"
+                       "\n          1            0        0          64   attention, lse"
+                       "\n          4            0       64           0   attention, lse"
+                       "\n          6            0        0          64   attention, lse\n"),
+               "%s", text.data);
+    memo_text_free(&text);
+}
+
+/* An EDGE has no line; it hides no other one with the same rows. */
+TEST(a_tensor_without_choice_hides_no_other) {
+    static const memo_item tensors[] = {MEMO_ITEM("state", 4, MEMO_MOVE, MEMO_EDGE),
+                                        MEMO_ITEM("input", 4, MEMO_MOVE),
+                                        MEMO_ITEM("up", 4, MEMO_ROWS)};
+    static const int64_t rows[] = {MEMO_ROWS_KEPT, MEMO_ROWS_KEPT, 8};
+    memo_swap_desc desc = {0};
+    memo_text text = {NULL, 0, 0, 0};
+    desc.tensors = tensors, desc.n_tensors = 3, desc.n_layers = 1, desc.n_rows = 64;
+    desc.tile_rows = 8, desc.rows = rows;
+    memo_swap_put_rows(&desc, &text);
+    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
+                       "\n          0           64        0           0   input"
+                       "\n          0            0        8          56   up\n"),
+               "%s", text.data);
+    memo_text_free(&text);
+}
+
+/* Each kind of layer has its own times, and a plan for other kinds is refused. */
+TEST(layers_have_kinds) {
+    static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
+    static const uint32_t of_tensors[4] = {0, 1, 6, 6};
+    int32_t others[8];
+    memo_profile profile;
+    own_model m;
+    tight_model(&m);
+    m.desc.layer_kinds = kinds;
+    m.desc.tensor_kinds = of_tensors;
+    m.desc.device_bytes = 96 << 10;
+    m.desc.computes_on_host = 1;
+    open_device(&m, m.desc.device_bytes, 0);
+    WITH(m.desc.layer_kinds, NULL,
+         CHECK_ERROR(session_times(&m.desc, &profile, &error), INVALID_ARGUMENT,
+                     "memo_session_desc.layer_kinds: NULL, so all layers are"));
+    CHECK_OK(session_times(&m.desc, &profile, &error));
+    CHECK_IS(profile.n_kinds, ==, 3);
+    for (int k = 0; k < 3; k++) {
+        CHECK(profile.forward_s[k] > 0 && profile.backward_s[k] > 0);
+        CHECK(profile.tensors[0].recompute_s_per_row[k] < 0);
+        for (int t = 1; t < 3; t++) { /* a busy machine may find no time beside a call's */
+            const double row_s = profile.tensors[t].recompute_s_per_row[k];
+            CHECK((t == 1) == (k == 0) ? row_s + profile.recompute_call_s > 0 && row_s >= 0
+                                       : row_s <= 0);
+        }
+    }
+    memo_step_plan* plan = step_plan_of(&m.desc, &profile);
+    memo_session* s = session_of_plan(&m.desc, plan);
+    CHECK(!memo_session_get_address(s, 0, 2) && !memo_session_get_address(s, 1, 1));
+    CHECK(memo_session_get_address(s, 6, 3) != NULL);
+    run_all(&m, s, 4);
+    memcpy(others, kinds, sizeof others);
+    rows_of_kinds(&m);
+    others[3] = 1;
+    m.desc.layer_kinds = others;
+    CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
+                "layer 3: it has 0 as layer_kinds, the session has 1");
+    others[3] = 3;
+    memo_step_plan_destroy(plan);
+    CHECK_ERROR(memo_session_plan(&m.desc, &profile, &plan, &error), INVALID_ARGUMENT,
+                "layer 3 is of kind 3");
+}
+
+static memo_status other_memory_info(MEMO_UNUSED void* context, int64_t* free_bytes,
+                                     int64_t* total_bytes, MEMO_UNUSED memo_error* e) {
+    *free_bytes = *total_bytes = (int64_t)80 << 30;
+    return MEMO_STATUS_OK;
+}
+
+/* Without a budget a session leaves bytes to libraries. */
+TEST(a_reserve_is_left) {
+    own_step_plan* plan = NULL;
+    model m;
+    tight_model(&m);
+    open_device(&m, 1 << 20, 0);
+    for (int k = 0; k < 3; k++) { /* a host device; a reserve; another device */
+        memo_device table = *m.host;
+        int32_t other[16] = {0};
+        m.desc.device_bytes = 0;
+        m.desc.reserve_bytes = k == 1 ? 700 << 10 : 0;
+        if (k == 2) table.context = other, table.memory_info = other_memory_info;
+        m.desc.device = &table;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        CHECK_IS(plan->device_budget_bytes, ==,
+                 k == 0   ? 1 << 20
+                 : k == 1 ? 324 << 10
+                          : ((int64_t)80 << 30) - ((int64_t)80 << 30) / 100 * 3);
+        CHECK(plan->fits);
+        memo_step_plan_destroy(plan);
+        plan = NULL;
+    }
+    close_device(&m);
+}
