@@ -38,8 +38,8 @@ static memo_status session_times_of(const memo_session_desc* desc, int32_t n,
     return status;
 }
 
-static memo_status session_times(const memo_session_desc* desc, memo_profile* profiles,
-                                 memo_error* why) {
+static MEMO_UNUSED memo_status session_times(const memo_session_desc* desc, memo_profile* profiles,
+                                             memo_error* why) {
     return session_times_of(desc, 6, profiles, why);
 }
 

@@ -100,6 +100,10 @@
  *   backward_end(i)    to host    waits for  backward of i
  *                      to device  waits for  EDGE rows of i on the host
  *
+ * Groups.  With n_group above 1 the slices of a layer are those of n_group micro-batches, one
+ * behind the other, each of layer_rows tokens: LAYER tensors, and the rows of a step, count in a
+ * micro-batch.  So what moves with a layer moves once a group.
+ *
  * Only one step is open at a time.
  *
  * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -223,7 +227,8 @@ typedef struct memo_swap_desc {
     int32_t n_tensors;
     int32_t n_layers;   /* with slices: steps, n_slices for each layer */
     int32_t n_slices;   /* of a layer; 0: 1 */
-    int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
+    int32_t n_group;    /* micro-batches that these slices are of, see Groups; 0: 1 */
+    int64_t layer_rows; /* most tokens of all slices of a micro-batch in a layer; 0: of n_rows */
     int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
