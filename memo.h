@@ -939,6 +939,10 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * odd) + 2 R for an EDGE, times row_bytes.  Host memory is the sum over steps + T for each layer
  * but the last two of a LAYER item + T for an EDGE.
  *
+ * Groups.  With n_group above 1 the slices of a layer are those of n_group micro-batches, one
+ * behind the other, each of layer_rows tokens: LAYER items, and the rows of a step, count in a
+ * micro-batch.  So what moves with a layer moves once a group.
+ *
  * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
  * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
  * A *step* is a layer of a place: step = place * n + layer, with n layers; "layer" then means step
@@ -1039,7 +1043,8 @@ typedef struct memo_swap_desc {
     int32_t n_tensors;
     int32_t n_layers;   /* with slices: steps, n_slices for each layer */
     int32_t n_slices;   /* of a layer; 0: 1 */
-    int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
+    int32_t n_group;    /* micro-batches that these slices are of, see Groups; 0: 1 */
+    int64_t layer_rows; /* most tokens of all slices of a micro-batch in a layer; 0: of n_rows */
     int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
@@ -8008,7 +8013,8 @@ typedef struct memob_swap_placement {
     int64_t* tiles;        /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
-    int32_t n_slices;      /* of a layer */
+    int32_t n_slices;      /* of a layer, */
+    int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
@@ -8051,9 +8057,14 @@ MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
 }
 
-/* Rows of all slices of a layer. */
+/* Slices of a micro-batch in a layer. */
+MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
+    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
+}
+
+/* Rows of all slices of a micro-batch in a layer. */
 MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
-    return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
+    return desc->layer_rows ? desc->layer_rows : memob_swap_batch_slices(desc) * desc->n_rows;
 }
 
 /* SLICE to CARRIED: of the leader of item t. */
@@ -8061,9 +8072,9 @@ MEMOI int32_t memob_item_scope(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[memob_item_leader(desc->tensors, t)].scope;
 }
 
-/* 1: there are slices, and tensor t is of the layer. */
+/* 1: a micro-batch has slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
-    return desc->n_slices > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
+    return memob_swap_batch_slices(desc) > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
 }
 
 /* KEEP to WHOLE: what item t does, or what its leader does. */
@@ -8092,8 +8103,8 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
     double begin, n;
-    if (desc->n_slices <= 1) return middle_s;
-    begin = (double)(step % desc->n_slices) * rows;
+    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
+    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
     n = begin + rows > all ? all - begin : rows;
     middle_s += growth_s * ((2 * begin + n) / all - 1);
     return middle_s > 0 ? middle_s * (n / rows) : 0;
@@ -8227,7 +8238,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (!why && memoi_swap_cell(desc, layer, leader) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
-        memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
+        memoi_swap_cell(desc, layer - layer % memob_swap_batch_slices(desc), t) != swapped)
         why = "is MEMO_LAYER; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
@@ -8340,27 +8351,34 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 /* A slice must be whole tiles; only the last may be shorter. */
 MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
     const char* const name = memoi_swap_desc_name(desc);
-    const int64_t n = desc->n_slices, rows = desc->n_rows;
+    const int64_t n = desc->n_slices, rows = desc->n_rows, n_group = memob_max(desc->n_group, 1);
     memo_status status;
     if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
+        (status = memob_check_integer(name, "n_group", desc->n_group, 0, memob_max(n, 1), error)) ||
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
+
     if (n > 1 && desc->n_layers % n)
         return MEMOI_INVALID(desc,
                              "n_layers: %d steps are not whole layers of %d slices; set it to "
                              "n_slices times the layers",
                              (int)desc->n_layers, (int)n);
-    if (n > 1 && desc->tile_rows && rows % desc->tile_rows)
+    if (n > 1 && n % n_group)
+        return MEMOI_INVALID(desc,
+                             "n_slices: %d slices of a layer are not those of %d micro-batches "
+                             "(n_group); a multiple would work",
+                             (int)n, (int)n_group);
+    if (n > n_group && desc->tile_rows && rows % desc->tile_rows)
         return MEMOI_INVALID(
             desc,
             "n_rows: slices of %lld rows split a tile of %lld; a multiple of tile_rows would work",
             (long long)rows, (long long)desc->tile_rows);
-    if (desc->layer_rows &&
-        (n <= 1 ? desc->layer_rows != rows : (desc->layer_rows - 1) / rows != n - 1))
+    if (desc->layer_rows && (n <= n_group ? desc->layer_rows != rows
+                                          : (desc->layer_rows - 1) / rows != n / n_group - 1))
         return MEMOI_INVALID(desc,
                              "layer_rows: %lld rows are not %lld slices of %lld rows, of which the "
                              "last may be shorter",
-                             (long long)desc->layer_rows, (long long)memob_max(n, 1),
+                             (long long)desc->layer_rows, (long long)memob_max(n / n_group, 1),
                              (long long)rows);
     return MEMO_STATUS_OK;
 }
@@ -8470,8 +8488,16 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
                                    int64_t n_rows) {
-    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
+    const int64_t left = n_rows - step % placement->n_of_batch * placement->slice_rows;
     return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+/* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
+MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
+    const memob_swap_visit* visit = &placement->visits[k];
+    return placement->n_slices > placement->n_of_batch && visit->is_backward &&
+           visit->step >= placement->n_layers - placement->n_slices &&
+           visit->step % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -8503,7 +8529,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER and EDGE: of all slices */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -8517,16 +8543,17 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers.  The last layer in
- * each is not moved. */
+/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers; in a group the
+ * layers of each micro-batch count.  The last layer in each is not moved. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                 int sign, memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    const int32_t n_slices = memob_swap_batch_slices(desc);
     for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
-        const int32_t slice = step % desc->n_slices;
+        const int32_t slice = step % n_slices;
         const int64_t n_moved = memob_min(n_all - slice * n, n);
-        int64_t* own_bytes = step / desc->n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
+        int64_t* own_bytes = step / n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
         if (!memob_layer_has(desc, step, t)) continue;
         if (tiles[step - slice] == MEMO_ROWS_KEPT) {
             region->n_kept += !slice;
@@ -8635,7 +8662,8 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
                                memoi_swap_cut* cut) {
     const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
     const int is_odd = memoi_swap_is_odd(desc, layer);
-    const int64_t n_own = memob_swap_layer_rows(desc) - (desc->n_slices - 1) * n;
+    const int32_t n_slices = memob_swap_batch_slices(desc);
+    const int64_t n_own = memob_swap_layer_rows(desc) - (n_slices - 1) * n;
     cut->tiles = tiles;
     cut->swapped =
         tiles == memob_swap_n_tiles(desc) ? n : memob_swap_rows_of_tiles(desc, layer, tiles);
@@ -8647,8 +8675,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     /* The last slice may have fewer rows, but not a smaller state. */
     cut->moved = cut->swapped;
     cut->others = (double)(n - cut->swapped) / (double)n;
-    if (memob_item_scope(desc, t) != MEMO_CARRIED && desc->n_slices > 1 &&
-        (layer + 1) % desc->n_slices == 0) {
+    if (memob_item_scope(desc, t) != MEMO_CARRIED && n_slices > 1 && (layer + 1) % n_slices == 0) {
         cut->moved =
             is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
         cut->others = (double)(n_own - cut->moved) / (double)n_own;
@@ -8719,7 +8746,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
                                const memob_swap_placement* order, memob_swap_region* region,
                                memob_swap_sum* sums, memob_swap_place* places) {
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
-    const int32_t n = desc->n_layers;
+    const int32_t n = desc->n_layers, n_slices = memob_swap_batch_slices(desc);
     int64_t* moves = order->moves + (int64_t)t * n;
     char *lost = order->lost + (int64_t)t * n,
          *is_lost = order->lost + (int64_t)desc->n_tensors * n;
@@ -8732,7 +8759,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
 
     for (int32_t layer = n - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
-        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        const int is_last = n_slices > 1 && (layer + 1) % n_slices == 0;
         const int is_same =
             before && before[layer] == tiles[layer] && lost[layer] == is_lost[layer];
         memoi_swap_cut *cut = &cuts[0][is_odd], *old = &cuts[1][is_odd];
@@ -8784,13 +8811,14 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
-    const int64_t n_all = memob_swap_layer_rows(desc);
+    const int64_t n_all = memob_swap_layer_rows(desc), n_group = memob_max(desc->n_group, 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
-    region.whole_bytes =
-        memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
-                       MEMOB_DEVICE_ALIGNMENT);
+    region.whole_bytes = memob_align_up((is_layer ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
+                                        MEMOB_DEVICE_ALIGNMENT);
+    if (is_handed)
+        region.whole_bytes = memob_align_up(n_group * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
     /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
@@ -9025,13 +9053,13 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->host_offset = *fixed;
             continue;
         }
-        is_odd = is_layer ? layer / desc->n_slices & 1 : memoi_swap_is_odd(desc, layer);
+        is_odd = is_layer ? layer / placement->n_of_batch & 1 : memoi_swap_is_odd(desc, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
         } else if (tiles[layer] != MEMO_ROWS_KEPT) {
             place->offset += region.begin + region.even_bytes;
             if (tiles[layer] && is_odd) place->offset += region.scratch_bytes;
-        } else if (is_layer && layer % desc->n_slices) {
+        } else if (is_layer && layer % placement->n_of_batch) {
             place->offset = place[-desc->n_tensors].offset;
         } else {
             place->offset = *total;
@@ -9041,7 +9069,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
 
         /* Slices follow each other. */
         place->host_offset = *fixed + place->moved_begin * place->row_bytes;
-        if ((layer + 1) % desc->n_slices == 0) *fixed += region.whole_bytes;
+        if ((layer + 1) % placement->n_of_batch == 0) *fixed += region.whole_bytes;
     }
     if (is_handed) placement->handed_begin = *fixed;
     if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
@@ -9165,7 +9193,7 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
  *    that there are. */
 
 typedef struct memob_swap_items {
-    int32_t n_steps, n_slices;
+    int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
@@ -9237,7 +9265,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
 
 /* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
-    return 2 * it->n_classes + 2 * it->n_slices + 3;
+    return 2 * it->n_classes + 2 * it->n_of_batch + 3;
 }
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
@@ -9255,7 +9283,7 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
  * slices. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
     const memob_swap_visit* visit = &p->visits[k];
-    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_slices, slice = i % n_slices;
+    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
     const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
@@ -9277,12 +9305,13 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
 
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
-        const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
-                              it->uses_of[it->input * n + i + n_slices] & MEMOI_SWAP_SHARED;
-        memoi_swap_add_use(it, k, handed + slice,
-                           i < n_slices && !visit->is_backward ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
-                           routed_at + 1 + visit->odd,
-                           is_shared ? it->items[it->input * n + i + n_slices].host : -1);
+        const int32_t next = i + p->n_slices; /* the slice in the next layer */
+        const int is_first = i < p->n_slices && !visit->is_backward;
+        const int is_shared = !visit->is_backward && next < n && it->input >= 0 &&
+                              it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
+        memoi_swap_add_use(
+            it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+            routed_at + 1 + visit->odd, is_shared ? it->items[it->input * n + next].host : -1);
     }
 }
 
@@ -9351,7 +9380,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     memset(it, 0, sizeof *it);
     it->arrays = arrays;
     it->n_steps = p->n_layers;
-    it->n_slices = p->n_slices;
+    it->n_of_batch = p->n_of_batch;
     it->n_visits = p->n_visits;
     it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
     if (!it->arrays.failed) {
@@ -9481,6 +9510,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->n_layers = desc->n_layers;
     placement->n_tensors = desc->n_tensors;
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
+    placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     if (!status) status = memoi_swap_check_bytes(desc, error);
@@ -9875,11 +9905,13 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
-    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_slices + 1);
+    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
                                memoi_swap_place_of(swap, 0, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
-    int64_t host_begin = p->handed_begin + slice * p->slice_rows * p->handed_row_bytes;
+    const int64_t first =
+        slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
+    int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (on_host < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)on_host % p->n_layers;
         host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
@@ -11154,8 +11186,9 @@ typedef struct memob_walk {
     const memob_states* states;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*layer)(void* user, int32_t pass, int32_t layer, int is_end);
-    void (*compute)(void* user, int32_t k);    /* visit k */
-    void (*between)(void* user, int32_t turn); /* before this turn of backwards */
+    void (*compute)(void* user, int32_t k); /* visit k */
+    /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
+    void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
 
@@ -11166,12 +11199,14 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
     if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0)
+        if (visit->is_backward && k % order->n_forwards == 0 &&
+            order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
         if (w->states)
             memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
                               visit->step, 0);
         w->rows(w->user, k, 0);
+        if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states)

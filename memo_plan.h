@@ -200,7 +200,7 @@ typedef struct memo_swap_plan_desc {
     int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
-    double between_s;              /* after the last forward */
+    double between_s;              /* after the last forward; in a group for each micro-batch */
     /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
@@ -395,6 +395,28 @@ typedef struct memo_session memo_session;
  * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
  * time.  Forwards and gradients of each slice size are the same bits under every policy. */
 
+/* Groups.  Micro-batches of a step may go through the layers together: each layer computes all of a
+ * group, as it computes slices, before the next layer begins.  The states of a layer then travel
+ * once a group, and not once a micro-batch; the rows of all wait on the host at once.  A group of
+ * n_group micro-batches is one call of memo_session_run, with the tokens of all:
+ *
+ *     for (i = 0; i < N; i += plan->n_group) {        // N: desc.micro_batches, a step
+ *         batch.more_follow = i + plan->n_group < N;
+ *         if (memo_session_run(s, &batch, &error)) ...;
+ *     }
+ *
+ * memo_session_get_micro_batch says which of the group the open layer computes; rows of
+ * memo_session_get_slice and memo_batch.n_rows count in that micro-batch, and all have as many.
+ * memo_session_get_n_slices counts the slices of the whole group.  Forwards begin with the last
+ * micro-batch, backwards with the first: gradients add up in the order of the micro-batches, so
+ * that a sum has the same bits under every n_group.  LAYER tensors, CARRIED ones and buffers of
+ * MEMO_EACH_LAYER begin anew in each micro-batch of a layer.  A buffer that lives across layers has
+ * a part for each micro-batch, n_group parts of its bytes rounded up to 512 in a row;
+ * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
+ * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
+ * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a
+ * profile, and in a session that times itself, micro-batches then follow one another. */
+
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
  * the host, or in a file, and comes to the device for each layer that uses the state.
@@ -544,6 +566,8 @@ typedef struct memo_turn {
 } memo_turn;
 #define MEMO_TURNS_MAX         4096
 #define MEMO_MICRO_BATCHES_MAX 1000000
+#define MEMO_GROUP_MAX         256
+#define MEMO_GROUP_PLANNED     (-1)
 
 /* Where states are updated. */
 typedef enum memo_update {
@@ -648,7 +672,10 @@ typedef struct memo_session_desc {
     int32_t n_tensors, n_layers;
     int64_t n_rows;        /* tokens of a micro-batch, at most */
     int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
-    int64_t tile_rows;     /* 0: 1 */
+    /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.
+     * 0: 1.  MEMO_GROUP_PLANNED: the plan's choice, see memo_step_plan. */
+    int32_t n_group;
+    int64_t tile_rows; /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: only tensors of scope LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
@@ -752,8 +779,8 @@ typedef struct memo_session_desc {
 
     memo_policy policy; /* 0: MEMO */
     /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
-     * (shapes, n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
-     * n_tensors). */
+     * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
+     * order (shapes, n_places, layers of a chunk, n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
@@ -788,6 +815,7 @@ struct memo_step_plan {
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    int32_t n_group;        /* likewise; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks, n_weight_places;
@@ -886,8 +914,8 @@ typedef struct memo_batch {
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
 
-/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
- * open micro-batch it returns INVALID_STATE, and changes nothing. */
+/* One micro-batch, a group, or one turn of an order: begin, step, end.  batch NULL: all zero.
+ * Inside an open micro-batch it returns INVALID_STATE, and changes nothing. */
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
@@ -909,6 +937,8 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
+/* The micro-batch of the group that the open layer computes, 0 to n_group - 1; 0 outside. */
+MEMO_API int32_t memo_session_get_micro_batch(const memo_session* session);
 
 /* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
@@ -5001,7 +5031,9 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0)
+        if ((visit->is_backward && k % order->n_forwards == 0 &&
+             order->n_slices == order->n_of_batch) ||
+            memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->step].compute_s[visit->is_backward]);
@@ -5326,7 +5358,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
+    const int64_t n_slices = swap ? memob_max(memob_swap_batch_slices(swap), 1) : 1;
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
     int64_t n_cells;
@@ -5402,7 +5434,8 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
     const memo_swap_desc* swap = p->desc->swap;
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         for (int32_t t = 0; t < swap->n_tensors; t++) {
-            const int32_t slice = memob_swap_is_layer(swap, t) ? layer % swap->n_slices : 0;
+            const int32_t slice =
+                memob_swap_is_layer(swap, t) ? layer % memob_swap_batch_slices(swap) : 0;
             const int64_t b = p->bundle_of[t];
             const int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[b * p->n_layers + layer - slice];
             *rows++ = cell == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT
@@ -6325,9 +6358,9 @@ struct memo_session {
     /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*; without
      * slices a layer is one.  Public functions and callbacks get layers. */
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
-    const memo_swap_desc* steps; /* of the current plan */
-    int32_t n_steps, n_slices;
-    int64_t most_steps; /* of the shape with the most */
+    const memo_swap_desc* steps;           /* of the current plan */
+    int32_t n_steps, n_slices, n_of_batch; /* of a layer: slices, and those of a micro-batch */
+    int64_t most_steps;                    /* of the shape with the most */
     /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
      * first_step on, layers from first_layer on.  Without an order: every step. */
     int32_t n_turn_steps, first_step, first_layer;
@@ -6518,6 +6551,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
         field = "does not work with a file; set spill_directory to NULL";
     else if (desc->micro_batches)
         field = "lists the micro-batches of a step, so micro_batches must be 0";
+    else if (desc->n_group)
+        field = "does not work with groups of micro-batches; set n_group to 0";
     for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
         if (desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
@@ -6643,6 +6678,27 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
     return MEMO_STATUS_OK;
 }
 
+/* Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_error* error) {
+    const int32_t n_batches = (int32_t)memob_max(desc->micro_batches, 1);
+    const int64_t n_rows = memob_max(desc->n_rows, 1);
+    const int64_t slice_rows = desc->slice_rows > 0 ? memob_min(desc->slice_rows, n_rows) : n_rows;
+    const char* why = NULL;
+    if (desc->n_group == 0 || desc->n_group == 1) return MEMO_STATUS_OK;
+    if (desc->n_group > 1 && n_batches % desc->n_group)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.n_group: %d, which does not divide micro_batches "
+                             "(%d); a divisor works",
+                             (int)desc->n_group, (int)n_batches);
+    if (!memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        why = "no item is MEMO_EDGE; groups need one for the hidden state, as slices do";
+    else if (desc->between)
+        why = "set, but `between` would find the hidden state of one micro-batch alone; use `loss`";
+    else if ((n_rows - 1) / slice_rows >= INT32_MAX / 8 / desc->n_layers / MEMO_GROUP_MAX)
+        why = "too many layers and slices for groups; set it to 1";
+    return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -6655,6 +6711,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
         {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
         {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
+        {"n_group", desc->n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX},
         {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
         {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
         {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
@@ -6753,6 +6810,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
     status = memoi_session_check_order(desc, error);
+    if (!status) status = memoi_session_check_group(desc, error);
     if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
 }
@@ -6804,7 +6862,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
                                          memo_error* error) {
     memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
     const int64_t slice_rows = desc->slice_rows;
-    const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n_group = shape.is_forward_only ? 1 : (int32_t)memob_max(desc->n_group, 1);
+    const int32_t n_of_batch = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n = desc->n_tensors, n_slices = n_group * n_of_batch;
     const int32_t n_turns = shape.is_forward_only ? 0 : desc->n_order;
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
@@ -6877,15 +6937,18 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
     swap->n_slices = n_slices;
+    swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
-    swap->routed_rows_all = memob_max(
-        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
+    swap->routed_rows_all =
+        n_group * memob_max(memoi_session_share(desc, desc->routed_rows_all, shape.n_rows),
+                            swap->routed_rows_layer);
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
+    own->plan.n_group = n_group;
     own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
@@ -6907,7 +6970,8 @@ typedef struct memoi_step_plan_line {
 /* Cells of a shape. */
 enum {
     MEMOI_LINE_SLICE_ROWS = 3,
-    MEMOI_LINE_POLICY = 7,
+    MEMOI_LINE_N_GROUP,
+    MEMOI_LINE_POLICY = 8,
     MEMOI_LINE_HOST_LAYERS,
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
@@ -6952,6 +7016,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
         memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
         memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
         memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
@@ -7127,7 +7192,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 26, N_BUDGETS = 3 };
+    enum { N = 27, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7138,6 +7203,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"n_tensors", own->n_tensors},
         {"n_rows", own->n_rows},
         {"micro_batches", own->micro_batches},
+        {"n_group", own->n_group},
         {"slice_rows", own->slice_rows},
         {"tile_rows", own->tile_rows},
         {"routed_rows_layer", own->routed_rows_layer},
@@ -7266,6 +7332,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->steps = &s->part->plan->swap;
     s->n_steps = s->steps->n_layers;
     s->n_slices = s->steps->n_slices;
+    s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
 }
@@ -7440,11 +7507,14 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     memo_status status;
     *result = s;
     if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+
     s->desc = *desc;
     s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
+
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);
@@ -7533,9 +7603,17 @@ MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
 }
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
-    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
+    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
     *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
     *end = *begin + memoi_session_rows(s, slice);
+}
+
+/* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
+MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
+int32_t memo_session_get_micro_batch(const memo_session* s) {
+    const int is_open = s->is_running && s->open >= 0;
+    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
+    return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
 /* Where the rows of a tensor of a step lie in the engine's memory. */
@@ -7605,7 +7683,8 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 
 /* 1: a micro-batch with a backward begins a step. */
 MEMOI int memoi_session_begins_step(const memo_session* s) {
-    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
+    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
@@ -7643,7 +7722,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     memoi_session_part* part = s->part;
     const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
-                         s->batch.n_rows > (s->n_slices - 1) * s->steps->n_rows;
+                         s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
     if (!t->plan || s->next_turn) return;
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
@@ -8202,7 +8281,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
                                    memob_min(place->recompute_end, n), n};
         char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
-        if (place->is_layer) engine += step % s->n_slices * s->steps->n_rows * row_bytes;
+        if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
             const int is_to_slot = is_back || place->is_layer;
@@ -8259,7 +8338,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
-                          (long long)(step % s->n_slices * s->steps->n_rows + row), why);
+                          (long long)(step % s->n_of_batch * s->steps->n_rows + row), why);
 }
 
 /* No row of n has been written. */
@@ -8654,6 +8733,15 @@ MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, 
     return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
+/* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
+MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
+    const memo_session_buffer* b = &s->buffers[buffer];
+    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
+    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    return memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
+                          MEMOB_DEVICE_ALIGNMENT);
+}
+
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
     const char* name = memoi_pass_names[pass];
@@ -8739,6 +8827,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
+    if (address)
+        address =
+            (char*)address + memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
@@ -8813,22 +8904,24 @@ void memo_session_free(memo_session* s, void* address) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
+    const int32_t layer = memoi_session_layer(s, step);
     const int is_split = pass == MEMO_PASS_WEIGHTS;
-    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
+    const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
-    int64_t n_rows;
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
+        const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
+        int64_t n_rows, n_bytes;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
-        if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
+        if (memoi_pass_has_layers(pass) && !is_slice &&
+            step % n_slices != (is_turning ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
         if (memoi_session_placing(s, b) >= 0) {
@@ -8856,8 +8949,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
             return;
         }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
-        s->buffer_addresses[i] =
-            memoi_session_request(s, memoi_session_buffer_bytes(s, i, n_rows), b->name);
+        n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
+        n_bytes += (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i);
+        s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
     }
 }
 
@@ -9646,7 +9740,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
-    desc->micro_batches = s->desc.micro_batches;
+    desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
@@ -9793,10 +9887,11 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
                                             : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
+    const int32_t n_calls = n_batches / memoi_session_n_group(s);
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_batches);
+        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_calls);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {
@@ -10436,6 +10531,10 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     if (!status && !desc->slice_rows &&
         !memob_expect_record(&ahead, &line.record, line.cells, NULL))
         own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
+    ahead = reader;
+    if (!status && own.n_group == MEMO_GROUP_PLANNED &&
+        !memob_expect_record(&ahead, &line.record, line.cells, NULL))
+        own.n_group = (int32_t)line.cells[MEMOI_LINE_N_GROUP];
     status = status ? memoi_session_verdict(&own, status, error)
                     : memoi_session_make(&own, NULL, 0, &s, error);
 
@@ -10551,7 +10650,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
 }
 
 /* --- >>session slices ---
- * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
+ * Knows: plans of several sizes of slices, and of groups.  Knows nothing of how one is made. */
 
 /* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
  * if they fit the device, or of the device beyond all bytes of hosts. */
@@ -10611,6 +10710,34 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (status) return status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
+ * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
+ * long as that makes the step shorter.  All ranks choose the same. */
+MEMOI memo_status memoi_session_plan_groups(const memo_session_desc* desc,
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_status status;
+    int is_better = profile && !effort;
+    if (desc->n_group != MEMO_GROUP_PLANNED)
+        return memoi_session_plan_sizes(desc, profile, effort, plan, error);
+    own.n_group = 1;
+    status = memoi_session_plan_sizes(&own, profile, effort, plan, error);
+
+    for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
+                          own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
+         own.n_group++) {
+        memo_step_plan* trial = NULL;
+        if (desc->micro_batches % own.n_group) continue;
+        status = memoi_session_plan_sizes(&own, profile, effort, &trial, error);
+        if (status) break;
+        is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+    }
+    return status;
 }
 
 /* --- >>session advice ---
@@ -10791,7 +10918,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_session_plan_groups(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;
@@ -10827,8 +10954,9 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     /* Least squares, a line through the medians of the slices. */
     for (int32_t slice = 0; slice < n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
-        const double x =
-            (2.0 * slice * (double)s->steps->n_rows + rows) / (double)s->steps->layer_rows - 1;
+        const double x = (2.0 * (slice % s->n_of_batch) * (double)s->steps->n_rows + rows) /
+                             (double)s->steps->layer_rows -
+                         1;
         double y;
         int32_t n_times = 0;
         for (int32_t layer = 0; layer <= last - has_loss; layer++) {
@@ -10884,7 +11012,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t k = 0; k < times->n_kinds; k++)
             of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
     }
-    rest_s = fmax(rest_s, 0) - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    rest_s = fmax(rest_s, 0) / memoi_session_n_group(s) -
+             memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
     times->between_s = fmax(rest_s, 0);
 }
 
@@ -11376,6 +11505,7 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     own.host_bytes = s->desc.host_bytes;
     own.disk_bytes = s->desc.disk_bytes;
     own.slice_rows = s->desc.slice_rows;
+    own.n_group = s->desc.n_group;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;

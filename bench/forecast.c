@@ -26,14 +26,15 @@
 #define MEMORY (0.75 * 1792e9)
 #define LINK   48e9
 
-enum { N_ACTS = 13 };
+enum { N_ACTS = 14 };
 /* bytes of a row in bf16; multiplications of its product; numbers that its kernels move */
 static const struct {
     const char* name;
     double numbers;
     int32_t away;
     double products, moved;
-} acts[N_ACTS] = {{"input", WIDTH, MEMO_MOVE, 0, 0},
+} acts[N_ACTS] = {{"residual", WIDTH, MEMO_MOVE, 0, 0}, /* and its gradient */
+                  {"input", WIDTH, MEMO_MOVE, 0, 0},
                   {"norm1", WIDTH, MEMO_ROWS, 0, 2 * WIDTH},
                   {"q", WIDTH, MEMO_ROWS, WIDTH* WIDTH, 2 * WIDTH},
                   {"k", KEYS, MEMO_ROWS, WIDTH* KEYS, 2 * KEYS},
@@ -63,18 +64,19 @@ static memo_profile estimate(void) {
     double row_s = product_s(WIDE * WIDTH) + 3 * WIDTH * 2 / MEMORY; /* down, and the residual */
     double back_s = 2 * product_s(WIDE * WIDTH) + (15 * WIDTH + 4 * KEYS + 5 * WIDE) * 2 / MEMORY +
                     attention_s(1);
-    p.n_rows = ROWS, p.n_kinds = 1, p.n_tensors = N_ACTS;
+    p.n_rows = ROWS, p.n_kinds = 2, p.n_tensors = N_ACTS;
     for (int t = 0; t < N_ACTS; t++) {
         const double forward_s = product_s(acts[t].products) + acts[t].moved * 2 / MEMORY +
-                                 (t == 5 ? attention_s(0) : 0);
+                                 (t == 6 ? attention_s(0) : 0);
         const int is_fixed = acts[t].away == MEMO_MOVE || acts[t].away == MEMO_KEEP;
         snprintf(p.tensors[t].name, sizeof p.tensors[t].name, "%s", acts[t].name);
         p.tensors[t].recompute_s_per_row[0] = is_fixed ? -1 : forward_s;
+        p.tensors[t].recompute_s_per_row[1] = p.tensors[t].recompute_s_per_row[0];
         row_s += forward_s;
         back_s += 2 * product_s(acts[t].products);
     }
-    p.forward_s[0] = ROWS * row_s;
-    p.backward_s[0] = ROWS * back_s;
+    p.forward_s[0] = p.forward_s[1] = ROWS * row_s;
+    p.backward_s[0] = p.backward_s[1] = ROWS * back_s;
     p.between_s = ROWS * (3 * product_s(end_size) + (2 * TOKENS + 8 * WIDTH) * 2 / MEMORY);
     p.copies[1].size_bytes = (int64_t)1 << 30;
     p.copies[1].out_s = p.copies[1].back_s = (double)p.copies[1].size_bytes / LINK;
@@ -86,7 +88,7 @@ static void no_layer(void* user, memo_session* session, int32_t layer) {
     (void)user, (void)session, (void)layer;
 }
 
-static void forecast(const char* name, int has_masters, int32_t update_may) {
+static void forecast(const char* name, int has_masters, int32_t update_may, int32_t n_group) {
     const memo_profile times = estimate();
     const double state_bytes[4] = {2, has_masters ? 4 : 2, 4, 4};
     const char* const names[4] = {"weights", "gradients", "moments", "masters"};
@@ -98,12 +100,11 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
     memo_state states[12];
     /* Gradients of rows and of the MLP; the loss in chunks of 1,024 rows. */
     const memo_session_buffer buffers[] = {
-        {"residual gradient", 0, (int64_t)(2 * WIDTH), MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0,
-         0},
-        {"residual", 0, (int64_t)(2 * WIDTH), MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0, 0},
         {"scratch", 0, (int64_t)(2 * (WIDE + 2 * WIDTH)), MEMO_PASS_BACKWARD, MEMO_EACH_LAYER,
          MEMO_PASS_BACKWARD, 0, 0},
-        {"logits", (int64_t)(2 * 1024 * TOKENS), 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0}};
+        {"logits", (int64_t)(2 * 1024 * TOKENS), 0, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE,
+         MEMO_PASS_BACKWARD, 0, 2u}};
+    int32_t layer_kinds[LAYERS] = {0};
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     memo_step_plan* plan = NULL;
     double least_s;
@@ -113,16 +114,21 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
         tensors[t].row_bytes = (int64_t)(2 * acts[t].numbers);
         tensors[t].away = acts[t].away;
     }
+    tensors[0].scope = MEMO_EDGE;
+    tensors[1].scope = MEMO_INPUT;
     for (int i = 0; i < 3 * n_uses; i++) {
         const int k = i % n_uses;
         states[i].name = names[k];
         states[i].size_bytes = (int64_t)(state_bytes[k] * (i < n_uses ? layer_size : end_size));
         states[i].uses = uses[k];
-        states[i].kinds = i < n_uses ? 1u : i < 2 * n_uses ? MEMO_STATE_FIRST : MEMO_STATE_LAST;
+        states[i].kinds = i < n_uses ? 3u : i < 2 * n_uses ? MEMO_STATE_FIRST : MEMO_STATE_LAST;
     }
+    layer_kinds[LAYERS - 1] = 1; /* with the loss */
+    desc.layer_kinds = layer_kinds;
     profile.update_s_per_byte = 2 / MEMORY; /* read and written */
     desc.tensors = tensors, desc.n_tensors = N_ACTS, desc.n_layers = LAYERS;
-    desc.n_rows = ROWS, desc.tile_rows = 1024, desc.micro_batches = 8;
+    desc.n_rows = desc.slice_rows = ROWS, desc.tile_rows = 1024;
+    desc.micro_batches = 8, desc.n_group = n_group;
     desc.buffers = buffers, desc.n_buffers = sizeof buffers / sizeof *buffers;
     desc.states = states, desc.n_states = 3 * n_uses, desc.update_may = update_may;
     desc.update = no_layer;
@@ -139,8 +145,8 @@ static void forecast(const char* name, int has_masters, int32_t update_may) {
                (double)plan->times->to_device_bytes / (1 << 30),
                (double)plan->times->to_host_bytes / (1 << 30),
                (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30));
-        printf("    rows are %.0f GiB of it each way; %s\n",
-               (double)desc.micro_batches * (double)plan->sizes.swapped_bytes / (1 << 30),
+        printf("    groups of %d; rows are %.0f GiB of it each way; %s\n", (int)plan->n_group,
+               (double)(8 / plan->n_group) * (double)plan->sizes.swapped_bytes / (1 << 30),
                plan->times->reason);
     }
     memo_step_plan_destroy(plan);
@@ -154,8 +160,9 @@ int main(void) {
            "again s", "stall s", "update s", "GiB in", "GiB out", "device", "host");
     printf("%-34s %7.2f %9.0f %8s %8s %8s %8s %9d %8d %8d %8d\n", "ShadowSpill, measured", 18.4,
            3556.0, "", "", "", "", 330, 133, 16, 112);
-    forecast("memo, the same states", 0, MEMO_MAY_DEFER);
-    forecast("memo, update as a pass", 0, 0);
-    forecast("memo, fp32 masters and gradients", 1, MEMO_MAY_DEFER);
+    forecast("memo, the same states", 0, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    forecast("memo, one micro-batch at a time", 0, MEMO_MAY_DEFER, 1);
+    forecast("memo, update as a pass", 0, 0, MEMO_GROUP_PLANNED);
+    forecast("memo, fp32 masters and gradients", 1, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
     return 0;
 }

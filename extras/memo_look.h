@@ -3820,7 +3820,7 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
     memo_kind_times times = MEMO_ZERO(memo_kind_times);
-    const int64_t first = step % memob_max(desc->n_slices, 1) * desc->n_rows;
+    const int64_t first = step % memob_swap_batch_slices(desc) * desc->n_rows;
     double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;

@@ -502,8 +502,9 @@ typedef struct memob_walk {
     const memob_states* states;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*layer)(void* user, int32_t pass, int32_t layer, int is_end);
-    void (*compute)(void* user, int32_t k);    /* visit k */
-    void (*between)(void* user, int32_t turn); /* before this turn of backwards */
+    void (*compute)(void* user, int32_t k); /* visit k */
+    /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
+    void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
 
@@ -514,12 +515,14 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
     if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0)
+        if (visit->is_backward && k % order->n_forwards == 0 &&
+            order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
         if (w->states)
             memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
                               visit->step, 0);
         w->rows(w->user, k, 0);
+        if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states)

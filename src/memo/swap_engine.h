@@ -316,11 +316,13 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
-    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_slices + 1);
+    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
                                memoi_swap_place_of(swap, 0, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
-    int64_t host_begin = p->handed_begin + slice * p->slice_rows * p->handed_row_bytes;
+    const int64_t first =
+        slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
+    int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (on_host < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)on_host % p->n_layers;
         host_begin = p->turns[step].host_begin + p->sums[step].input_offset;

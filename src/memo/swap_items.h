@@ -22,7 +22,7 @@
  *    that there are. */
 
 typedef struct memob_swap_items {
-    int32_t n_steps, n_slices;
+    int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
@@ -94,7 +94,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
 
 /* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
-    return 2 * it->n_classes + 2 * it->n_slices + 3;
+    return 2 * it->n_classes + 2 * it->n_of_batch + 3;
 }
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
@@ -112,7 +112,7 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
  * slices. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
     const memob_swap_visit* visit = &p->visits[k];
-    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_slices, slice = i % n_slices;
+    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
     const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
@@ -134,12 +134,13 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
 
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
-        const int is_shared = !visit->is_backward && i + n_slices < n && it->input >= 0 &&
-                              it->uses_of[it->input * n + i + n_slices] & MEMOI_SWAP_SHARED;
-        memoi_swap_add_use(it, k, handed + slice,
-                           i < n_slices && !visit->is_backward ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
-                           routed_at + 1 + visit->odd,
-                           is_shared ? it->items[it->input * n + i + n_slices].host : -1);
+        const int32_t next = i + p->n_slices; /* the slice in the next layer */
+        const int is_first = i < p->n_slices && !visit->is_backward;
+        const int is_shared = !visit->is_backward && next < n && it->input >= 0 &&
+                              it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
+        memoi_swap_add_use(
+            it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+            routed_at + 1 + visit->odd, is_shared ? it->items[it->input * n + next].host : -1);
     }
 }
 
@@ -208,7 +209,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     memset(it, 0, sizeof *it);
     it->arrays = arrays;
     it->n_steps = p->n_layers;
-    it->n_slices = p->n_slices;
+    it->n_of_batch = p->n_of_batch;
     it->n_visits = p->n_visits;
     it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
     if (!it->arrays.failed) {
@@ -338,6 +339,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->n_layers = desc->n_layers;
     placement->n_tensors = desc->n_tensors;
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
+    placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     if (!status) status = memoi_swap_check_bytes(desc, error);

@@ -8,8 +8,16 @@
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
                                    int64_t n_rows) {
-    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
+    const int64_t left = n_rows - step % placement->n_of_batch * placement->slice_rows;
     return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+/* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
+MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
+    const memob_swap_visit* visit = &placement->visits[k];
+    return placement->n_slices > placement->n_of_batch && visit->is_backward &&
+           visit->step >= placement->n_layers - placement->n_slices &&
+           visit->step % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -41,7 +49,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER and EDGE: of all slices */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -55,16 +63,17 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers.  The last layer in
- * each is not moved. */
+/* A tensor of scope LAYER: two regions of all its rows, of even and odd layers; in a group the
+ * layers of each micro-batch count.  The last layer in each is not moved. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                 int sign, memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    const int32_t n_slices = memob_swap_batch_slices(desc);
     for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
-        const int32_t slice = step % desc->n_slices;
+        const int32_t slice = step % n_slices;
         const int64_t n_moved = memob_min(n_all - slice * n, n);
-        int64_t* own_bytes = step / desc->n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
+        int64_t* own_bytes = step / n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
         if (!memob_layer_has(desc, step, t)) continue;
         if (tiles[step - slice] == MEMO_ROWS_KEPT) {
             region->n_kept += !slice;
@@ -173,7 +182,8 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
                                memoi_swap_cut* cut) {
     const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
     const int is_odd = memoi_swap_is_odd(desc, layer);
-    const int64_t n_own = memob_swap_layer_rows(desc) - (desc->n_slices - 1) * n;
+    const int32_t n_slices = memob_swap_batch_slices(desc);
+    const int64_t n_own = memob_swap_layer_rows(desc) - (n_slices - 1) * n;
     cut->tiles = tiles;
     cut->swapped =
         tiles == memob_swap_n_tiles(desc) ? n : memob_swap_rows_of_tiles(desc, layer, tiles);
@@ -185,8 +195,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
     /* The last slice may have fewer rows, but not a smaller state. */
     cut->moved = cut->swapped;
     cut->others = (double)(n - cut->swapped) / (double)n;
-    if (memob_item_scope(desc, t) != MEMO_CARRIED && desc->n_slices > 1 &&
-        (layer + 1) % desc->n_slices == 0) {
+    if (memob_item_scope(desc, t) != MEMO_CARRIED && n_slices > 1 && (layer + 1) % n_slices == 0) {
         cut->moved =
             is_odd ? memob_max(n_own - (n - cut->swapped), 0) : memob_min(n_own, cut->swapped);
         cut->others = (double)(n_own - cut->moved) / (double)n_own;
@@ -257,7 +266,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
                                const memob_swap_placement* order, memob_swap_region* region,
                                memob_swap_sum* sums, memob_swap_place* places) {
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
-    const int32_t n = desc->n_layers;
+    const int32_t n = desc->n_layers, n_slices = memob_swap_batch_slices(desc);
     int64_t* moves = order->moves + (int64_t)t * n;
     char *lost = order->lost + (int64_t)t * n,
          *is_lost = order->lost + (int64_t)desc->n_tensors * n;
@@ -270,7 +279,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
 
     for (int32_t layer = n - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
-        const int is_last = desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0;
+        const int is_last = n_slices > 1 && (layer + 1) % n_slices == 0;
         const int is_same =
             before && before[layer] == tiles[layer] && lost[layer] == is_lost[layer];
         memoi_swap_cut *cut = &cuts[0][is_odd], *old = &cuts[1][is_odd];
@@ -322,13 +331,14 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
-    const int64_t n_all = memob_swap_layer_rows(desc);
+    const int64_t n_all = memob_swap_layer_rows(desc), n_group = memob_max(desc->n_group, 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
-    region.whole_bytes =
-        memob_align_up((is_layer || is_handed ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
-                       MEMOB_DEVICE_ALIGNMENT);
+    region.whole_bytes = memob_align_up((is_layer ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
+                                        MEMOB_DEVICE_ALIGNMENT);
+    if (is_handed)
+        region.whole_bytes = memob_align_up(n_group * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
     /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
@@ -563,13 +573,13 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->host_offset = *fixed;
             continue;
         }
-        is_odd = is_layer ? layer / desc->n_slices & 1 : memoi_swap_is_odd(desc, layer);
+        is_odd = is_layer ? layer / placement->n_of_batch & 1 : memoi_swap_is_odd(desc, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
         } else if (tiles[layer] != MEMO_ROWS_KEPT) {
             place->offset += region.begin + region.even_bytes;
             if (tiles[layer] && is_odd) place->offset += region.scratch_bytes;
-        } else if (is_layer && layer % desc->n_slices) {
+        } else if (is_layer && layer % placement->n_of_batch) {
             place->offset = place[-desc->n_tensors].offset;
         } else {
             place->offset = *total;
@@ -579,7 +589,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
 
         /* Slices follow each other. */
         place->host_offset = *fixed + place->moved_begin * place->row_bytes;
-        if ((layer + 1) % desc->n_slices == 0) *fixed += region.whole_bytes;
+        if ((layer + 1) % placement->n_of_batch == 0) *fixed += region.whole_bytes;
     }
     if (is_handed) placement->handed_begin = *fixed;
     if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;

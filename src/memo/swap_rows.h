@@ -74,7 +74,8 @@ typedef struct memob_swap_placement {
     int64_t* tiles;        /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
-    int32_t n_slices;      /* of a layer */
+    int32_t n_slices;      /* of a layer, */
+    int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
@@ -117,9 +118,14 @@ MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
 }
 
-/* Rows of all slices of a layer. */
+/* Slices of a micro-batch in a layer. */
+MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
+    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
+}
+
+/* Rows of all slices of a micro-batch in a layer. */
 MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
-    return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
+    return desc->layer_rows ? desc->layer_rows : memob_swap_batch_slices(desc) * desc->n_rows;
 }
 
 /* SLICE to CARRIED: of the leader of item t. */
@@ -127,9 +133,9 @@ MEMOI int32_t memob_item_scope(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[memob_item_leader(desc->tensors, t)].scope;
 }
 
-/* 1: there are slices, and tensor t is of the layer. */
+/* 1: a micro-batch has slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
-    return desc->n_slices > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
+    return memob_swap_batch_slices(desc) > 1 && memob_item_scope(desc, t) == MEMO_LAYER;
 }
 
 /* KEEP to WHOLE: what item t does, or what its leader does. */
@@ -158,8 +164,8 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
     double begin, n;
-    if (desc->n_slices <= 1) return middle_s;
-    begin = (double)(step % desc->n_slices) * rows;
+    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
+    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
     n = begin + rows > all ? all - begin : rows;
     middle_s += growth_s * ((2 * begin + n) / all - 1);
     return middle_s > 0 ? middle_s * (n / rows) : 0;
@@ -293,7 +299,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (!why && memoi_swap_cell(desc, layer, leader) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
     if (!why && memob_swap_is_layer(desc, t) &&
-        memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
+        memoi_swap_cell(desc, layer - layer % memob_swap_batch_slices(desc), t) != swapped)
         why = "is MEMO_LAYER; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
@@ -406,27 +412,34 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 /* A slice must be whole tiles; only the last may be shorter. */
 MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
     const char* const name = memoi_swap_desc_name(desc);
-    const int64_t n = desc->n_slices, rows = desc->n_rows;
+    const int64_t n = desc->n_slices, rows = desc->n_rows, n_group = memob_max(desc->n_group, 1);
     memo_status status;
     if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
+        (status = memob_check_integer(name, "n_group", desc->n_group, 0, memob_max(n, 1), error)) ||
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
+
     if (n > 1 && desc->n_layers % n)
         return MEMOI_INVALID(desc,
                              "n_layers: %d steps are not whole layers of %d slices; set it to "
                              "n_slices times the layers",
                              (int)desc->n_layers, (int)n);
-    if (n > 1 && desc->tile_rows && rows % desc->tile_rows)
+    if (n > 1 && n % n_group)
+        return MEMOI_INVALID(desc,
+                             "n_slices: %d slices of a layer are not those of %d micro-batches "
+                             "(n_group); a multiple would work",
+                             (int)n, (int)n_group);
+    if (n > n_group && desc->tile_rows && rows % desc->tile_rows)
         return MEMOI_INVALID(
             desc,
             "n_rows: slices of %lld rows split a tile of %lld; a multiple of tile_rows would work",
             (long long)rows, (long long)desc->tile_rows);
-    if (desc->layer_rows &&
-        (n <= 1 ? desc->layer_rows != rows : (desc->layer_rows - 1) / rows != n - 1))
+    if (desc->layer_rows && (n <= n_group ? desc->layer_rows != rows
+                                          : (desc->layer_rows - 1) / rows != n / n_group - 1))
         return MEMOI_INVALID(desc,
                              "layer_rows: %lld rows are not %lld slices of %lld rows, of which the "
                              "last may be shorter",
-                             (long long)desc->layer_rows, (long long)memob_max(n, 1),
+                             (long long)desc->layer_rows, (long long)memob_max(n / n_group, 1),
                              (long long)rows);
     return MEMO_STATUS_OK;
 }

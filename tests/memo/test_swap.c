@@ -60,13 +60,16 @@ static void choose_moved(memo_item* item, int32_t scope) {
 
 /* Slices, and the scopes that are for them. */
 static void random_slices(chain* c) {
-    int32_t t, n_slices = (int32_t)memo_test_int(2, 5), handed = -1;
+    const int32_t n_group = memo_test_int(0, 1) ? (int32_t)memo_test_int(2, 3) : 0;
+    const int32_t n_of_batch = (int32_t)memo_test_int(n_group ? 1 : 2, n_group ? 3 : 5);
+    int32_t t, n_slices = n_group ? n_group * n_of_batch : n_of_batch, handed = -1;
     const int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
     c->desc.n_slices = n_slices;
+    c->desc.n_group = n_group;
     c->desc.n_layers = n_slices * (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX / n_slices);
     c->desc.n_rows = tile * memo_test_int(1, 2 + 8 / tile);
-    if (memo_test_int(0, 1))
-        c->desc.layer_rows = (n_slices - 1) * c->desc.n_rows + memo_test_int(1, c->desc.n_rows);
+    if (n_of_batch > 1 && memo_test_int(0, 1))
+        c->desc.layer_rows = (n_of_batch - 1) * c->desc.n_rows + memo_test_int(1, c->desc.n_rows);
     for (t = 0; t < c->desc.n_tensors; t++)
         if (memo_test_int(0, 2) == 0 && c->tensors[t].away != MEMO_WITH)
             c->tensors[t].scope = MEMO_LAYER;
@@ -148,12 +151,13 @@ static void random_chain(chain* c, int may_slice) {
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text,
-             "%s, %s slices %d steps %d tensors %d rows %lld of %lld tile %lld alpha %g host %d",
-             c->has_rows ? "table" : "alpha", c->has_kinds ? "kinds," : "", (int)c->desc.n_slices,
-             (int)c->desc.n_layers, (int)c->desc.n_tensors, (long long)c->desc.n_rows,
-             (long long)chain_rows(c), (long long)c->desc.tile_rows, c->desc.alpha,
-             (int)c->desc.n_host_layers);
+    snprintf(
+        text, sizeof text,
+        "%s, %s slices %d of %d steps %d tensors %d rows %lld of %lld tile %lld alpha %g host %d",
+        c->has_rows ? "table" : "alpha", c->has_kinds ? "kinds," : "", (int)c->desc.n_slices,
+        (int)c->desc.n_group, (int)c->desc.n_layers, (int)c->desc.n_tensors,
+        (long long)c->desc.n_rows, (long long)chain_rows(c), (long long)c->desc.tile_rows,
+        c->desc.alpha, (int)c->desc.n_host_layers);
     return text;
 }
 

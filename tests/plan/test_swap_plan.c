@@ -401,7 +401,7 @@ static void climb_change(const problem* p, int64_t* rows) {
     int64_t n_tiles = n_tiles_of(p), tiles = memo_test_int(-1, n_tiles);
     int32_t t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
     if (p->tensors[t].scope == MEMO_EDGE) return;
-    if (memob_swap_is_layer(&p->swap, t)) begin = begin / p->swap.n_slices * p->swap.n_slices;
+    if (memob_swap_is_layer(&p->swap, t)) begin = begin - begin % memob_swap_batch_slices(&p->swap);
     if (memo_test_int(0, 3) == 0) begin = 0, end = memo_test_int(0, 1) || n < 3 ? n : n - 2;
     if (memo_test_int(0, 5) == 0) end = (int32_t)memo_test_int(begin + 1, n);
     if (memo_test_int(0, 2) == 0) tiles = memo_test_int(0, 1) ? n_tiles : -1;

@@ -18,6 +18,7 @@ enum { ROWS = 40 };
 static void random_trainer(trainer* t) {
     const uint32_t first = MEMO_STATE_FIRST, last = MEMO_STATE_LAST;
     const int is_sliced = memo_test_int(0, 1) == 0;
+    const int32_t n_group = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 4);
     const uint32_t one_kind = memo_test_int(0, 1) ? 1u : 0u;
     t_init(t, (int32_t)memo_test_int(1, 6), ROWS, 0);
     const memo_state states[T_N_STATES] = {
@@ -42,7 +43,8 @@ static void random_trainer(trainer* t) {
     d->layer_kinds = t->kinds;
     d->tile_rows = 4;
     d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
-    if (!is_sliced) {
+    d->n_group = d->micro_batches = n_group;
+    if (!is_sliced && !n_group) {
         t->tensors[T_X].row_bytes = 0;
         t->tensors[T_INPUT].scope = MEMO_SLICE;
     }
@@ -119,6 +121,13 @@ static void set_words(state_words words, int64_t key) {
         (&words[0][0][0])[k] = t_mix((uint64_t)key, (uint64_t)k);
 }
 
+/* Micro-batches of the latest call. */
+static int32_t group_of(const memo_session* s) {
+    memo_session_info info;
+    memo_session_get_info(s, &info);
+    return info.plan->n_group;
+}
+
 /* Steps of any number of micro-batches, some of whose gradients are dropped, with forwards alone
  * between them.  All that passes read, and all states, are those of plain arrays. */
 static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
@@ -147,10 +156,11 @@ static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
                 batch.n_rows = memo_test_int(1, t->shapes[batch.shape].n_rows);
             if (memo_test_int(0, 2) == 0) {
                 CHECK_OK(memo_session_run(s, &look, &error));
-                t_run_plain(t, &plain, t->shapes[look.shape].n_rows, 1);
+                t_run_plain_call(t, &plain, group_of(s), t->shapes[look.shape].n_rows, 1);
             }
             CHECK_OK(memo_session_run(s, &batch, &error));
-            t_run_plain(t, &plain, batch.n_rows ? batch.n_rows : t->shapes[batch.shape].n_rows, 0);
+            t_run_plain_call(t, &plain, group_of(s),
+                             batch.n_rows ? batch.n_rows : t->shapes[batch.shape].n_rows, 0);
             if (b >= 0) continue;
             CHECK_OK(memo_session_skip_update(s, &error));
             t_drop_gradients(t, &plain);
@@ -427,6 +437,8 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         timed times;
         random_times(&t, &times);
         t.desc.micro_batches = i % 2 ? 0 : (int32_t)memo_test_int(1, 64);
+        if (t.desc.n_group > 1)
+            t.desc.micro_batches = t.desc.n_group * (int32_t)memo_test_int(1, 64 / t.desc.n_group);
         for (int k = 0; k < T_N_STATES && i % 3 == 1; k++) t.states[k].size_bytes *= 16;
         if (i % 3 == 1) t.desc.n_layers = 6;
         t.desc.device_bytes = 1;
@@ -520,7 +532,7 @@ TEST(more_memory_is_never_slower) {
         trainer t;
         timed times;
         random_times(&t, &times);
-        t.desc.micro_batches = (int32_t)memo_test_int(0, 3);
+        if (!t.desc.n_group) t.desc.micro_batches = (int32_t)memo_test_int(0, 3);
         const memories m = memories_of(&t);
         int64_t small[3], large[3];
         small[0] = memo_test_int(m.least[0], m.most[0]);

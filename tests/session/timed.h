@@ -30,6 +30,12 @@ static void forward_takes(void* user, memo_session* s, int32_t layer) {
 static void between_takes(void* user, MEMO_UNUSED memo_session* s) {
     take_time((const timed*)user, ((const timed*)user)->times.between_s);
 }
+static void loss_takes(void* user, memo_session* s) {
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    if (end == memo_session_get_batch(s).n_rows) /* the first slice of a backward */
+        between_takes(user, s);
+}
 static void backward_takes(void* user, memo_session* s, int32_t layer) {
     take_layer((const timed*)user, s, layer, ((const timed*)user)->times.backward_s);
 }
@@ -84,7 +90,8 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     d->user = t;
     d->computes_on_host = 0;
     d->forward = forward_takes;
-    d->between = between_takes;
+    d->between = d->n_group ? NULL : between_takes;
+    d->loss = d->n_group ? loss_takes : NULL;
     d->backward = backward_takes;
     d->weights = d->weights ? weights_take : NULL;
     d->recompute = recompute_takes;
@@ -98,7 +105,8 @@ static int64_t mark_time(const timed* t, memo_recorder* recorder, memo_schedule*
 }
 
 /* What the micro-batches of the last of four steps take, and its update if it is not fused. */
-static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s, double* update_s) {
+static MEMO_UNUSED void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s,
+                                       double* update_s) {
     memo_session_desc* d = t->desc;
     const memo_profile* p = &t->times;
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
@@ -110,7 +118,8 @@ static void simulate_steps(timed* t, const memo_step_plan* plan, double* step_s,
     memo_session* s = session_of_plan(d, plan);
     for (int step = 0; step < 4 && s; step++) {
         marks[0] = marks[2];
-        const int32_t n = d->n_order ? d->n_order : d->micro_batches ? d->micro_batches : 1;
+        const int32_t n_all = d->micro_batches ? d->micro_batches : 1;
+        const int32_t n = d->n_order ? d->n_order : n_all / plan->n_group;
         for (int32_t k = 0; k < n; k++) {
             memo_batch batch = {.more_follow = !d->n_order && k < n - 1};
             if (d->n_order) batch.turn = d->order[k];

@@ -88,7 +88,8 @@ typedef struct trainer {
     uint64_t x[T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
-    uint64_t rate; /* of this step; on the host: not used */
+    int64_t number; /* of the call's first micro-batch: each has other rows */
+    uint64_t rate;  /* of this step; on the host: not used */
     enum t_mistake mistake;
 } trainer;
 
@@ -106,6 +107,7 @@ typedef struct t_job {
     t_sums* sums;
     int32_t what, layer, n_layers, has_experts, mistake;
     int64_t begin, end, n_rows;     /* a slice of the rows of the micro-batch */
+    int64_t number;                 /* of the micro-batch */
     int32_t tensor;                 /* to recompute */
     int64_t first, last;            /* rows of it */
     uint64_t rate;                  /* of an update */
@@ -177,7 +179,7 @@ static void t_run_forward(const t_job* j) {
     for (int64_t r = 0; r < j->end - j->begin; r++) {
         uint64_t *x = t_row(j, T_X, r), *input = t_row(j, T_INPUT, r);
         for (int64_t c = 0; c < T_WORDS && j->layer == 0; c++)
-            x[c] = t_mix(first, (uint64_t)((j->begin + r) * T_WORDS + c));
+            x[c] = t_mix(first, (uint64_t)((j->number * T_ROWS_MAX + j->begin + r) * T_WORDS + c));
         memcpy(input, x, T_ROW_BYTES);
         if (j->mistake == T_FORGETS_INPUT && j->layer) input[0] = 7;
         for (int32_t t = T_HIDDEN; t < T_CARRIED; t++)
@@ -327,6 +329,7 @@ static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, 
     t_job j = t_job_of_states(t, what, layer, s, NULL);
     j.n_rows = memo_session_get_batch(s).n_rows;
     memo_session_get_slice(s, &j.begin, &j.end);
+    j.number = t->number + memo_session_get_micro_batch(s);
     for (int32_t i = 0; i < n_tensors; i++)
         if (t->tensors[i].row_bytes)
             j.tensors[i] = (uint64_t*)memo_session_get_address(s, layer, i);
@@ -456,7 +459,7 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
 
 /* --- the same in plain arrays --- */
 
-/* A micro-batch. */
+/* A micro-batch, t->number. */
 static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
                                     int is_forward_only) {
     const int32_t n = t->desc.n_layers;
@@ -464,12 +467,20 @@ static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
         const int32_t layer = k < n ? k : 2 * n - 1 - k;
         t_job j = t_job_of_states(t, k < n ? T_FORWARD : T_BACKWARD, layer, NULL, plain);
         j.end = j.n_rows = n_rows;
+        j.number = t->number;
         for (int32_t i = 0; i < t->desc.n_tensors; i++) j.tensors[i] = plain->rows[layer][i];
         j.tensors[T_X] = plain->rows[0][T_X];
         for (int32_t i = 0; i < t->desc.n_buffers; i++) j.buffers[i] = plain->buffers[i];
         t_run_job(&j, NULL);
         if (k < n && j.has_experts) t_run_experts(&j);
     }
+}
+
+/* A call of n_group micro-batches.  The next one has other rows. */
+static MEMO_UNUSED void t_run_plain_call(trainer* t, t_plain* plain, int32_t n_group,
+                                         int64_t n_rows, int is_forward_only) {
+    for (int32_t k = 0; k < n_group; k++, t->number++)
+        t_run_plain(t, plain, n_rows, is_forward_only);
 }
 
 /* Gradients begin at zero again. */

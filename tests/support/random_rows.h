@@ -32,7 +32,8 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
         for (int32_t t = 0; t < n; t++) {
             int64_t* row = &rows[layer * n + t];
             if (keeps_all) *row = MEMO_ROWS_KEPT;
-            if (memob_swap_is_layer(swap, t) && layer % swap->n_slices) *row = row[-n];
+            if (memob_swap_is_layer(swap, t) && layer % memob_swap_batch_slices(swap))
+                *row = row[-n];
         }
     }
 }

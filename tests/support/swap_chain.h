@@ -8,7 +8,8 @@
  *
  * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices
  * before it, and finds in EDGE rows the pattern that the layer before (in the backward: after) it
- * wrote there. */
+ * wrote there.  In a group the slices are those of n_group micro-batches, each with LAYER rows of
+ * its own. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -54,14 +55,19 @@ static MEMO_UNUSED const char* chain_folder(void) { return memo_test_folder(); }
 
 static int32_t chain_slices(const chain* c) { return c->desc.n_slices > 1 ? c->desc.n_slices : 1; }
 
-/* Rows of all slices. */
+/* Slices of a micro-batch. */
+static int32_t chain_batch_slices(const chain* c) {
+    return c->desc.n_group > 1 ? chain_slices(c) / c->desc.n_group : chain_slices(c);
+}
+
+/* Rows of all slices of a micro-batch. */
 static int64_t chain_rows(const chain* c) {
-    return c->desc.layer_rows ? c->desc.layer_rows : chain_slices(c) * c->desc.n_rows;
+    return c->desc.layer_rows ? c->desc.layer_rows : chain_batch_slices(c) * c->desc.n_rows;
 }
 
 /* The first row of a step's slice, and how many rows it has in this micro-batch. */
 static int64_t chain_begin(const chain* c, int32_t layer) {
-    return layer % chain_slices(c) * c->desc.n_rows;
+    return layer % chain_batch_slices(c) * c->desc.n_rows;
 }
 static int64_t chain_step_rows(const chain* c, int32_t layer) {
     int64_t n = c->n_rows - chain_begin(c, layer);
@@ -69,7 +75,7 @@ static int64_t chain_step_rows(const chain* c, int32_t layer) {
 }
 
 static int chain_is_layer(const chain* c, int32_t t) {
-    return chain_slices(c) > 1 && c->tensors[item_leader(c->tensors, t)].scope == MEMO_LAYER;
+    return chain_batch_slices(c) > 1 && c->tensors[item_leader(c->tensors, t)].scope == MEMO_LAYER;
 }
 
 /* Does a layer have bytes of a tensor? */
@@ -138,7 +144,7 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
     for (int32_t t = first; t < last && !status; t++) {
         const int32_t scope = c->tensors[t].scope;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
-        int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
+        int64_t key = chain_is_layer(c, t) ? layer / chain_batch_slices(c) : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
             status = chain_launch(c, 1, layer, t, 0, n ? begin : 0, key, micro_batch);
             if (!status)

@@ -92,6 +92,10 @@
  * odd) + 2 R for an EDGE, times row_bytes.  Host memory is the sum over steps + T for each layer
  * but the last two of a LAYER item + T for an EDGE.
  *
+ * Groups.  With n_group above 1 the slices of a layer are those of n_group micro-batches, one
+ * behind the other, each of layer_rows tokens: LAYER items, and the rows of a step, count in a
+ * micro-batch.  So what moves with a layer moves once a group.
+ *
  * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
  * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
  * A *step* is a layer of a place: step = place * n + layer, with n layers; "layer" then means step
@@ -192,7 +196,8 @@ typedef struct memo_swap_desc {
     int32_t n_tensors;
     int32_t n_layers;   /* with slices: steps, n_slices for each layer */
     int32_t n_slices;   /* of a layer; 0: 1 */
-    int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
+    int32_t n_group;    /* micro-batches that these slices are of, see Groups; 0: 1 */
+    int64_t layer_rows; /* most tokens of all slices of a micro-batch in a layer; 0: of n_rows */
     int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */

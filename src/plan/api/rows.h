@@ -31,7 +31,7 @@ typedef struct memo_swap_plan_desc {
     int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
-    double between_s;              /* after the last forward */
+    double between_s;              /* after the last forward; in a group for each micro-batch */
     /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;

@@ -114,6 +114,28 @@ typedef struct memo_session memo_session;
  * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
  * time.  Forwards and gradients of each slice size are the same bits under every policy. */
 
+/* Groups.  Micro-batches of a step may go through the layers together: each layer computes all of a
+ * group, as it computes slices, before the next layer begins.  The states of a layer then travel
+ * once a group, and not once a micro-batch; the rows of all wait on the host at once.  A group of
+ * n_group micro-batches is one call of memo_session_run, with the tokens of all:
+ *
+ *     for (i = 0; i < N; i += plan->n_group) {        // N: desc.micro_batches, a step
+ *         batch.more_follow = i + plan->n_group < N;
+ *         if (memo_session_run(s, &batch, &error)) ...;
+ *     }
+ *
+ * memo_session_get_micro_batch says which of the group the open layer computes; rows of
+ * memo_session_get_slice and memo_batch.n_rows count in that micro-batch, and all have as many.
+ * memo_session_get_n_slices counts the slices of the whole group.  Forwards begin with the last
+ * micro-batch, backwards with the first: gradients add up in the order of the micro-batches, so
+ * that a sum has the same bits under every n_group.  LAYER tensors, CARRIED ones and buffers of
+ * MEMO_EACH_LAYER begin anew in each micro-batch of a layer.  A buffer that lives across layers has
+ * a part for each micro-batch, n_group parts of its bytes rounded up to 512 in a row;
+ * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
+ * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
+ * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a
+ * profile, and in a session that times itself, micro-batches then follow one another. */
+
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
  * the host, or in a file, and comes to the device for each layer that uses the state.
@@ -263,6 +285,8 @@ typedef struct memo_turn {
 } memo_turn;
 #define MEMO_TURNS_MAX         4096
 #define MEMO_MICRO_BATCHES_MAX 1000000
+#define MEMO_GROUP_MAX         256
+#define MEMO_GROUP_PLANNED     (-1)
 
 /* Where states are updated. */
 typedef enum memo_update {
@@ -367,7 +391,10 @@ typedef struct memo_session_desc {
     int32_t n_tensors, n_layers;
     int64_t n_rows;        /* tokens of a micro-batch, at most */
     int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
-    int64_t tile_rows;     /* 0: 1 */
+    /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.
+     * 0: 1.  MEMO_GROUP_PLANNED: the plan's choice, see memo_step_plan. */
+    int32_t n_group;
+    int64_t tile_rows; /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: only tensors of scope LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
@@ -471,8 +498,8 @@ typedef struct memo_session_desc {
 
     memo_policy policy; /* 0: MEMO */
     /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
-     * (shapes, n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
-     * n_tensors). */
+     * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
+     * order (shapes, n_places, layers of a chunk, n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
@@ -507,6 +534,7 @@ struct memo_step_plan {
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    int32_t n_group;        /* likewise; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks, n_weight_places;
@@ -605,8 +633,8 @@ typedef struct memo_batch {
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
 
-/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
- * open micro-batch it returns INVALID_STATE, and changes nothing. */
+/* One micro-batch, a group, or one turn of an order: begin, step, end.  batch NULL: all zero.
+ * Inside an open micro-batch it returns INVALID_STATE, and changes nothing. */
 MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
@@ -628,6 +656,8 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
+/* The micro-batch of the group that the open layer computes, 0 to n_group - 1; 0 outside. */
+MEMO_API int32_t memo_session_get_micro_batch(const memo_session* session);
 
 /* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a

@@ -11,7 +11,8 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
     const memo_swap_desc* swap = p->desc->swap;
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         for (int32_t t = 0; t < swap->n_tensors; t++) {
-            const int32_t slice = memob_swap_is_layer(swap, t) ? layer % swap->n_slices : 0;
+            const int32_t slice =
+                memob_swap_is_layer(swap, t) ? layer % memob_swap_batch_slices(swap) : 0;
             const int64_t b = p->bundle_of[t];
             const int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[b * p->n_layers + layer - slice];
             *rows++ = cell == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT

@@ -412,9 +412,9 @@ struct memo_session {
     /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*; without
      * slices a layer is one.  Public functions and callbacks get layers. */
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
-    const memo_swap_desc* steps; /* of the current plan */
-    int32_t n_steps, n_slices;
-    int64_t most_steps; /* of the shape with the most */
+    const memo_swap_desc* steps;           /* of the current plan */
+    int32_t n_steps, n_slices, n_of_batch; /* of a layer: slices, and those of a micro-batch */
+    int64_t most_steps;                    /* of the shape with the most */
     /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
      * first_step on, layers from first_layer on.  Without an order: every step. */
     int32_t n_turn_steps, first_step, first_layer;

@@ -287,7 +287,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
+    const int64_t n_slices = swap ? memob_max(memob_swap_batch_slices(swap), 1) : 1;
     const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
     int64_t n_cells;

@@ -277,7 +277,9 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0)
+        if ((visit->is_backward && k % order->n_forwards == 0 &&
+             order->n_slices == order->n_of_batch) ||
+            memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->step].compute_s[visit->is_backward]);

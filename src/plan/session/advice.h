@@ -178,7 +178,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_sizes(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_session_plan_groups(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;

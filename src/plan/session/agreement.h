@@ -65,7 +65,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 26, N_BUDGETS = 3 };
+    enum { N = 27, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -76,6 +76,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"n_tensors", own->n_tensors},
         {"n_rows", own->n_rows},
         {"micro_batches", own->micro_batches},
+        {"n_group", own->n_group},
         {"slice_rows", own->slice_rows},
         {"tile_rows", own->tile_rows},
         {"routed_rows_layer", own->routed_rows_layer},
@@ -204,6 +205,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->steps = &s->part->plan->swap;
     s->n_steps = s->steps->n_layers;
     s->n_slices = s->steps->n_slices;
+    s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
 }
@@ -378,11 +380,14 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     memo_status status;
     *result = s;
     if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+
     s->desc = *desc;
     s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
+
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);

@@ -193,7 +193,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
                                    memob_min(place->recompute_end, n), n};
         char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
-        if (place->is_layer) engine += step % s->n_slices * s->steps->n_rows * row_bytes;
+        if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
             const int is_to_slot = is_back || place->is_layer;
@@ -250,7 +250,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
-                          (long long)(step % s->n_slices * s->steps->n_rows + row), why);
+                          (long long)(step % s->n_of_batch * s->steps->n_rows + row), why);
 }
 
 /* No row of n has been written. */

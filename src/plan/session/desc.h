@@ -117,6 +117,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
         field = "does not work with a file; set spill_directory to NULL";
     else if (desc->micro_batches)
         field = "lists the micro-batches of a step, so micro_batches must be 0";
+    else if (desc->n_group)
+        field = "does not work with groups of micro-batches; set n_group to 0";
     for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
         if (desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
@@ -242,6 +244,27 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
     return MEMO_STATUS_OK;
 }
 
+/* Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_error* error) {
+    const int32_t n_batches = (int32_t)memob_max(desc->micro_batches, 1);
+    const int64_t n_rows = memob_max(desc->n_rows, 1);
+    const int64_t slice_rows = desc->slice_rows > 0 ? memob_min(desc->slice_rows, n_rows) : n_rows;
+    const char* why = NULL;
+    if (desc->n_group == 0 || desc->n_group == 1) return MEMO_STATUS_OK;
+    if (desc->n_group > 1 && n_batches % desc->n_group)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.n_group: %d, which does not divide micro_batches "
+                             "(%d); a divisor works",
+                             (int)desc->n_group, (int)n_batches);
+    if (!memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        why = "no item is MEMO_EDGE; groups need one for the hidden state, as slices do";
+    else if (desc->between)
+        why = "set, but `between` would find the hidden state of one micro-batch alone; use `loss`";
+    else if ((n_rows - 1) / slice_rows >= INT32_MAX / 8 / desc->n_layers / MEMO_GROUP_MAX)
+        why = "too many layers and slices for groups; set it to 1";
+    return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -254,6 +277,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
         {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
         {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
+        {"n_group", desc->n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX},
         {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
         {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
         {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
@@ -352,6 +376,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
     status = memoi_session_check_order(desc, error);
+    if (!status) status = memoi_session_check_group(desc, error);
     if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
 }
@@ -403,7 +428,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
                                          memo_error* error) {
     memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
     const int64_t slice_rows = desc->slice_rows;
-    const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n_group = shape.is_forward_only ? 1 : (int32_t)memob_max(desc->n_group, 1);
+    const int32_t n_of_batch = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n = desc->n_tensors, n_slices = n_group * n_of_batch;
     const int32_t n_turns = shape.is_forward_only ? 0 : desc->n_order;
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
@@ -476,15 +503,18 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
     swap->n_slices = n_slices;
+    swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
-    swap->routed_rows_all = memob_max(
-        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
+    swap->routed_rows_all =
+        n_group * memob_max(memoi_session_share(desc, desc->routed_rows_all, shape.n_rows),
+                            swap->routed_rows_layer);
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
+    own->plan.n_group = n_group;
     own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
@@ -506,7 +536,8 @@ typedef struct memoi_step_plan_line {
 /* Cells of a shape. */
 enum {
     MEMOI_LINE_SLICE_ROWS = 3,
-    MEMOI_LINE_POLICY = 7,
+    MEMOI_LINE_N_GROUP,
+    MEMOI_LINE_POLICY = 8,
     MEMOI_LINE_HOST_LAYERS,
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
@@ -551,6 +582,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
         memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
         memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
         memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);

@@ -100,6 +100,10 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     if (!status && !desc->slice_rows &&
         !memob_expect_record(&ahead, &line.record, line.cells, NULL))
         own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
+    ahead = reader;
+    if (!status && own.n_group == MEMO_GROUP_PLANNED &&
+        !memob_expect_record(&ahead, &line.record, line.cells, NULL))
+        own.n_group = (int32_t)line.cells[MEMOI_LINE_N_GROUP];
     status = status ? memoi_session_verdict(&own, status, error)
                     : memoi_session_make(&own, NULL, 0, &s, error);
 

@@ -265,7 +265,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
-    desc->micro_batches = s->desc.micro_batches;
+    desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
@@ -412,10 +412,11 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
                                             : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
+    const int32_t n_calls = n_batches / memoi_session_n_group(s);
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_batches);
+        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_calls);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {

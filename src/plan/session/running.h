@@ -100,6 +100,15 @@ MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, 
     return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
+/* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
+MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
+    const memo_session_buffer* b = &s->buffers[buffer];
+    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
+    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    return memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
+                          MEMOB_DEVICE_ALIGNMENT);
+}
+
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
     const char* name = memoi_pass_names[pass];
@@ -185,6 +194,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
+    if (address)
+        address =
+            (char*)address + memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
@@ -259,22 +271,24 @@ void memo_session_free(memo_session* s, void* address) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
+    const int32_t layer = memoi_session_layer(s, step);
     const int is_split = pass == MEMO_PASS_WEIGHTS;
-    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
+    const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
-    int64_t n_rows;
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
+        const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
+        int64_t n_rows, n_bytes;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
-        if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
+        if (memoi_pass_has_layers(pass) && !is_slice &&
+            step % n_slices != (is_turning ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
         if (memoi_session_placing(s, b) >= 0) {
@@ -302,8 +316,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
             return;
         }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
-        s->buffer_addresses[i] =
-            memoi_session_request(s, memoi_session_buffer_bytes(s, i, n_rows), b->name);
+        n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
+        n_bytes += (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i);
+        s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
     }
 }
 

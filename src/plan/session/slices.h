@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/session/plan.h"
 /* --- >>session slices ---
- * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
+ * Knows: plans of several sizes of slices, and of groups.  Knows nothing of how one is made. */
 
 /* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
  * if they fit the device, or of the device beyond all bytes of hosts. */
@@ -61,4 +61,32 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (status) return status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
+ * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
+ * long as that makes the step shorter.  All ranks choose the same. */
+MEMOI memo_status memoi_session_plan_groups(const memo_session_desc* desc,
+                                            const memo_profile* profile, memoi_rows_effort effort,
+                                            memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_status status;
+    int is_better = profile && !effort;
+    if (desc->n_group != MEMO_GROUP_PLANNED)
+        return memoi_session_plan_sizes(desc, profile, effort, plan, error);
+    own.n_group = 1;
+    status = memoi_session_plan_sizes(&own, profile, effort, plan, error);
+
+    for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
+                          own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
+         own.n_group++) {
+        memo_step_plan* trial = NULL;
+        if (desc->micro_batches % own.n_group) continue;
+        status = memoi_session_plan_sizes(&own, profile, effort, &trial, error);
+        if (status) break;
+        is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+    }
+    return status;
 }

@@ -71,9 +71,17 @@ MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
 }
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
-    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
+    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
     *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
     *end = *begin + memoi_session_rows(s, slice);
+}
+
+/* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
+MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
+int32_t memo_session_get_micro_batch(const memo_session* s) {
+    const int is_open = s->is_running && s->open >= 0;
+    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
+    return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
 /* Where the rows of a tensor of a step lie in the engine's memory. */
@@ -143,7 +151,8 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 
 /* 1: a micro-batch with a backward begins a step. */
 MEMOI int memoi_session_begins_step(const memo_session* s) {
-    if (!s->states) return s->timing.n_batches % memob_max(s->desc.micro_batches, 1) == 0;
+    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
+    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
@@ -181,7 +190,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     memoi_session_part* part = s->part;
     const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
-                         s->batch.n_rows > (s->n_slices - 1) * s->steps->n_rows;
+                         s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
     if (!t->plan || s->next_turn) return;
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;

@@ -29,8 +29,9 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     /* Least squares, a line through the medians of the slices. */
     for (int32_t slice = 0; slice < n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
-        const double x =
-            (2.0 * slice * (double)s->steps->n_rows + rows) / (double)s->steps->layer_rows - 1;
+        const double x = (2.0 * (slice % s->n_of_batch) * (double)s->steps->n_rows + rows) /
+                             (double)s->steps->layer_rows -
+                         1;
         double y;
         int32_t n_times = 0;
         for (int32_t layer = 0; layer <= last - has_loss; layer++) {
@@ -86,7 +87,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t k = 0; k < times->n_kinds; k++)
             of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
     }
-    rest_s = fmax(rest_s, 0) - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    rest_s = fmax(rest_s, 0) / memoi_session_n_group(s) -
+             memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
     times->between_s = fmax(rest_s, 0);
 }
 

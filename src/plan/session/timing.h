@@ -389,6 +389,7 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     own.host_bytes = s->desc.host_bytes;
     own.disk_bytes = s->desc.disk_bytes;
     own.slice_rows = s->desc.slice_rows;
+    own.n_group = s->desc.n_group;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
