@@ -463,9 +463,10 @@ typedef struct memo_session memo_session;
  *
  * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
  * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
- * device in turn, so the states of one layer travel while another layer computes.  Each place is as
- * large as the layers there need.  On the device states take all resident states and both places.
- * On the host they take the streamed states that are not spilled, and two places for spilled ones.
+ * device in turn, so the states of one layer travel while another layer computes.  Both places
+ * together take the most bytes of two layers that follow each other.  On the device states take all
+ * resident states and both places.  On the host they take the streamed states that are not spilled,
+ * and two places for spilled ones.
  * Changed states go back when their layer ends; a state that no pass changes never goes back.
  * Losses and states are the same bits, whatever is streamed.
  *

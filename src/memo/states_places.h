@@ -6,10 +6,11 @@
  * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
  * come to the device before a visit of its layer uses them, and go back after one has changed them.
  *
- * Layers with streamed states use two places on the device in turn, each as large as the layers
- * there need, so the states of one layer travel while another layer computes.  A place has all
- * states of a layer: those of the optimizer are free all through the backward, so the first updates
- * find theirs there.  What all layers share (an embedding) is a layer of its own kind.
+ * Layers with streamed states use two places on the device in turn, so the states of one layer
+ * travel while another layer computes.  One place begins at the bottom of an area and one at its
+ * top; the area is as large as any two neighbors together.  A place has all states of a layer:
+ * those of the optimizer are free all through the backward, so the first updates find theirs there.
+ * What all layers share (an embedding) is a layer of its own kind.
  *
  * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
  * the device.
@@ -42,7 +43,7 @@ typedef struct memob_states_desc {
 } memob_states_desc;
 
 typedef struct memob_states_sizes {
-    int64_t device_bytes; /* resident_bytes + both places */
+    int64_t device_bytes; /* resident_bytes + the area of places */
     int64_t host_bytes;   /* pinned */
     int64_t resident_bytes;
     int64_t spill_bytes; /* of the file */
@@ -159,9 +160,11 @@ MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, i
     return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
-/* Gives each state its offsets, and each layer its place.  Places lie behind resident states. */
+/* Gives each state its offsets, and each layer its place, in an area behind the resident states:
+ * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
+ * layers that are not its neighbors. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
-    int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
+    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* device, host; file */
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
@@ -185,22 +188,29 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             } else if (is_streamed)
                 stays[1] += bytes;
         }
-        for (int32_t s = 0; s < 2 && layer->place >= 0; s++)
-            places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
+        for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
+            area[k] = memob_max(area[k], before[k] + in_place[k]);
+            before[k] = in_place[k];
+        }
     }
 
     if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
     for (int32_t l = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
+            const int64_t size_bytes = states->states[s].size_bytes;
+            const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
+                                      memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
             int64_t* offsets = memoi_states_offsets(states, l, s);
-            if (layer->streamed >> s & 1)
-                offsets[0] += stays[0] + (layer->place ? places[0][0] : 0);
-            if (layer->spilled >> s & 1) offsets[1] += stays[1] + (layer->place ? places[1][0] : 0);
+            for (int32_t k = 0; k < 2; k++) {
+                if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
+                if (layer->place == 1) offsets[k] = area[k] - offsets[k] - bytes[k];
+                offsets[k] += stays[k];
+            }
         }
     states->sizes.resident_bytes = stays[0];
-    states->sizes.device_bytes = stays[0] + places[0][0] + places[0][1];
-    states->sizes.host_bytes = stays[1] + places[1][0] + places[1][1];
+    states->sizes.device_bytes = stays[0] + area[0];
+    states->sizes.host_bytes = stays[1] + area[1];
     states->sizes.spill_bytes = stays[2];
 }
 

@@ -277,6 +277,35 @@ static void run_problem(uint64_t seed, int64_t dropped, int n_steps, int has_sur
     turns_end();
 }
 
+/* Both places take the most of two neighbors, also if the first and the last layer are large. */
+TEST(places_take_two_neighbors) {
+    const int32_t kinds[] = {1, 0, 0, 0, 0, 2};
+    const uint32_t streamed[] = {7, 7, 7, 7, 7, 7};
+    const memo_state table[] = {{"weights", 1024, MEMO_STATE_FORWARD | MEMO_STATE_UPDATE, 1},
+                                {"embedding", 8192, MEMO_STATE_FORWARD | MEMO_STATE_UPDATE, 2},
+                                {"classifier", 4096, MEMO_STATE_FORWARD | MEMO_STATE_UPDATE, 4}};
+    memob_states_desc desc = MEMO_ZERO(memob_states_desc);
+    memob_states states = MEMO_ZERO(memob_states);
+    desc.states = table;
+    desc.n_states = 3;
+    desc.n_layers = 6;
+    desc.layer_kinds = kinds;
+    desc.streamed = streamed;
+    desc.spilled = streamed;
+    desc.spill_directory = "/tmp";
+    CHECK_OK(memob_states_init(&states, &desc, &error));
+    CHECK_IS(states.sizes.device_bytes, ==, 8192 + 1024);
+    CHECK_IS(states.sizes.host_bytes, ==, 8192 + 4096); /* whole pages */
+    for (int32_t l = 0; l < 5; l++) {
+        const int64_t a = memoi_states_offsets(&states, l, l == 0)[0];
+        const int64_t b = memoi_states_offsets(&states, l + 1, l == 4 ? 2 : 0)[0];
+        const int64_t n = l == 0 ? 8192 : 1024, m = l == 4 ? 4096 : 1024;
+        CHECK_CASE(a + n <= b || b + m <= a, "layer %d at %lld, the next at %lld", (int)l,
+                   (long long)a, (long long)b);
+    }
+    memob_states_free(&states);
+}
+
 TEST(states_have_the_bytes_of_plain_arrays_in_any_order) {
     int64_t n_checked = 0;
     for (int i = 0; i < (memo_test_all() ? 4000 : 400); i++) {
