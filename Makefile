@@ -215,7 +215,7 @@ $(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
 	$(Q)$(AR) rcs $@ $^
 
 # Programs with their own implementation that compute little: the optimizer would take longer than it saves, under sanitizers too.
-UNOPTIMIZED := arena comm corpus descs hooks host_device layout_plan plan_file sharding spill trace
+UNOPTIMIZED := arena comm corpus descs hooks host_device layout_plan plan_file recorder sharding spill trace
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
 $(TEST_PROGRAMS): $(TEST_LIB)

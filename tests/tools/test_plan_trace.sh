@@ -85,6 +85,16 @@ search_proofs_are_checked() { # test
     echo "$n_searches searches" && [ $n_searches -ge 2 ]
 }
 
+# Waits until a process has a handler of TERM; where /proc does not tell, a second.
+catches_term() { # PROCESS
+    [ -r "/proc/$1/status" ] || sleep 1
+    while [ -r "/proc/$1/status" ]; do
+        caught=$(sed -n 's/^SigCgt:[^0-9a-f]*[0-9a-f]*\([0-9a-f]\{4\}\)$/\1/p' "/proc/$1/status")
+        [ $((0x${caught:-0} & 0x4000)) -eq 0 ] || return 0
+        sleep 0.1
+    done
+}
+
 # A signal ends a search that would last a minute, with a valid plan on the terminal and in a file.
 signals_end_planning() { # test
     awk 'BEGIN { srand(3); print "id,lower,upper,size"
@@ -92,7 +102,7 @@ signals_end_planning() { # test
     for signal in INT TERM; do
         rm -f "$folder/hard.plan"
         $tool "$folder/hard.csv" --time-limit 600 --plan "$folder/hard.plan" >"$folder/out" 2>"$folder/err" &
-        sleep 1
+        catches_term $!
         kill -s $signal $! 2>/dev/null
         wait $! || { echo "exit status $?"; return 1; }
         [ -n "$(value peak_bytes "$folder/out")" ] && grep -q '^memo plan ' "$folder/hard.plan" || return 1
