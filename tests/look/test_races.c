@@ -1,5 +1,5 @@
 /* test_races.c - schedules as text, and explanations of their races: bugs that other projects
- * shipped (tests/races, each faulty and fixed), and random schedules whose races disappear if the
+ * wrote or shipped (tests/races, each faulty and fixed), and random schedules whose races disappear if the
  * explanation is followed.  Run from the project's root. */
 #include "extras/memo_look.h"
 #include "schedules.h"

@@ -309,9 +309,14 @@ void train_print_version(void) {
 }
 
 void train_print_help(void) {
-    printf("usage: train_gpt [OPTION...]\n\n"
-           "Trains a GPT inside a \"device\" memory of a given size, on the CPU or on a GPU.  The "
-           "losses are\nbitwise the same under every policy and every schedule.\n\n");
+    printf(
+        "usage: train_gpt [OPTION...]\n\n"
+        "Trains a GPT inside a \"device\" memory of a given size, on the CPU or on a GPU.  The "
+        "losses are\nbitwise the same under every policy and every schedule.\n\n"
+        "  train_gpt --demo                                   a minute: all policies, compared\n"
+        "  train_gpt --text FILE --device-memory 40MiB        trains in 40 MiB, and says its plan\n"
+        "  train_gpt --dry-run --cluster h100 --seq 65536     plans for a GPU that is not "
+        "here\n\n");
     print_options();
 
     printf("\nIf --degrees gives a block fewer tensor ranks, the others take other whole "
