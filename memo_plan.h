@@ -6728,6 +6728,15 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
         {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
         {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
+    const struct {
+        const char* fault;
+        int32_t n;
+        const void* entries;
+    } tables[] = {{"shapes: NULL; set them, or n_shapes to 0", desc->n_shapes, desc->shapes},
+                  {"buffers: NULL; set them, or n_buffers to 0", desc->n_buffers, desc->buffers},
+                  {"alternatives: NULL; set them, or n_alternatives to 0", desc->n_alternatives,
+                   desc->alternatives},
+                  {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
     const char* field = NULL;
     char shape[40];
     memo_status status;
@@ -6763,11 +6772,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         field = "device_memory: not a multiple of 512 bytes";
     if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
         field = "host_memory: not a multiple of 512 bytes";
-    if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
-    if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
-    if (desc->n_alternatives && !desc->alternatives)
-        field = "alternatives: NULL; set them, or n_alternatives to 0";
-    if (desc->n_outputs > 0 && !desc->outputs) field = "outputs: NULL; set them, or n_outputs to 0";
+    for (int32_t k = 0; k < 4; k++)
+        if (tables[k].n && !tables[k].entries) field = tables[k].fault;
     for (int32_t t = 0; t < desc->n_outputs && !field; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
