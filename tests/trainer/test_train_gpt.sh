@@ -905,6 +905,30 @@ profile_is_read() { # test
     works $tiny --profile measured/step.profile --device-memory 600KiB --dry-run
     grep '^profile ' out >read.line
     expect_same measured.line read.line
+
+    # The names of tensors count, not their order.
+    cat >reversed.c <<'END'
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+int main(int argc, char** argv) {
+    static memo_profile read, reversed;
+    memo_error error;
+    if (argc != 3 || memo_profile_read(argv[1], &read, &error)) return 1;
+    reversed = read;
+    for (int t = 0; t < read.n_tensors; t++) reversed.tensors[t] = read.tensors[read.n_tensors - 1 - t];
+    return memo_profile_write(&reversed, argv[2], &error) != MEMO_STATUS_OK;
+}
+END
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" reversed.c -o reversed \
+        $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
+    ./reversed measured/step.profile reversed.profile || fail 'the profile is not read'
+    ! cmp -s measured/step.profile reversed.profile || fail 'the order is the same'
+    works $tiny --profile reversed.profile --device-memory 600KiB --output third
+    expect_same measured/step.profile third/step.profile
+    expect_same measured/step.plan third/step.plan
+
     refused 'has times of 100 rows, but a micro-batch of a rank has 350' $tiny --profile measured/step.profile --batch 7
     head -c 200 measured/step.profile >cut.profile
     refused '--profile cut.profile:[0-9]*: truncated' $tiny --profile cut.profile
