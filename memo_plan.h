@@ -6947,9 +6947,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
-    swap->routed_rows_all =
-        n_group * memob_max(memoi_session_share(desc, desc->routed_rows_all, shape.n_rows),
-                            swap->routed_rows_layer);
+    swap->routed_rows_all = memob_max(
+        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
+    swap->routed_rows_all = n_group * memob_min(swap->routed_rows_all, MEMOB_BYTES_MAX / n_group);
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
@@ -8745,8 +8745,9 @@ MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
     const memo_session_buffer* b = &s->buffers[buffer];
     const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
     if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
-    return memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
-                          MEMOB_DEVICE_ALIGNMENT);
+    return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
+                                    MEMOB_DEVICE_ALIGNMENT),
+                     MEMOB_BYTES_MAX / memoi_session_n_group(s)); /* no sum overflows */
 }
 
 /* The time of a micro-batch, or a buffer's life, in words. */
@@ -8835,8 +8836,8 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address =
-            (char*)address + memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer);
+        address = memoi_at(address,
+                           memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
@@ -8957,7 +8958,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
         n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
-        n_bytes += (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i);
+        n_bytes =
+            memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
+                      MEMOB_BYTES_MAX);
         s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
     }
 }

@@ -521,6 +521,7 @@ static void fuzz_session(fuzz_bytes* in) {
     /* The table has a row for each shape, layer and slice. */
     if (desc.slice_rows > 0 && desc.n_rows > desc.slice_rows)
         n_slices += (desc.n_rows - 1) / desc.slice_rows;
+    n_slices += desc.n_group > 1;
     desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     for (i = 0; i < FUZZ_N; i++) {
         if (i && !has_shapes) break;
@@ -584,6 +585,7 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     fuzz_session_pointers(&desc);
     if (desc.n_layers > FUZZ_N) desc.n_layers = FUZZ_N; /* `rows` has no more */
     if (desc.n_tensors > FUZZ_N) desc.n_tensors = FUZZ_N;
+    if (desc.n_group > 1) desc.n_group = 1;
     if (desc.n_order > n_order && desc.n_order <= MEMO_TURNS_MAX) desc.n_order = n_order;
     if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
     if (desc.n_alternatives > n_alternatives) desc.n_alternatives = n_alternatives;

@@ -512,9 +512,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
-    swap->routed_rows_all =
-        n_group * memob_max(memoi_session_share(desc, desc->routed_rows_all, shape.n_rows),
-                            swap->routed_rows_layer);
+    swap->routed_rows_all = memob_max(
+        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
+    swap->routed_rows_all = n_group * memob_min(swap->routed_rows_all, MEMOB_BYTES_MAX / n_group);
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
