@@ -6282,7 +6282,7 @@ typedef struct memob_engine {
 } memob_engine;
 
 /* An address in memory that a dry run or a planner may lack. */
-MEMOI void* memoi_at(const void* memory, int64_t offset) {
+MEMOI void* memob_at(const void* memory, int64_t offset) {
     return (void*)((uintptr_t)memory + (uintptr_t)offset);
 }
 
@@ -6391,8 +6391,8 @@ MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
 /* Copies bytes between both memories. */
 MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
                              int64_t host_begin, int64_t n_bytes) {
-    void* on_device = memoi_at(e->device_memory, device_begin);
-    void* on_host = memoi_at(e->host_memory, host_begin);
+    void* on_device = memob_at(e->device_memory, device_begin);
+    void* on_host = memob_at(e->host_memory, host_begin);
     const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
     if (e->status || n_bytes <= 0) return;
     e->status =
@@ -10441,7 +10441,7 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? memoi_at(states->sink.engine.device_memory, offset) : NULL;
+    return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {

@@ -27,7 +27,7 @@ typedef struct memob_engine {
 } memob_engine;
 
 /* An address in memory that a dry run or a planner may lack. */
-MEMOI void* memoi_at(const void* memory, int64_t offset) {
+MEMOI void* memob_at(const void* memory, int64_t offset) {
     return (void*)((uintptr_t)memory + (uintptr_t)offset);
 }
 
@@ -136,8 +136,8 @@ MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
 /* Copies bytes between both memories. */
 MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
                              int64_t host_begin, int64_t n_bytes) {
-    void* on_device = memoi_at(e->device_memory, device_begin);
-    void* on_host = memoi_at(e->host_memory, host_begin);
+    void* on_device = memob_at(e->device_memory, device_begin);
+    void* on_host = memob_at(e->host_memory, host_begin);
     const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
     if (e->status || n_bytes <= 0) return;
     e->status =

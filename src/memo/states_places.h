@@ -339,7 +339,7 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? memoi_at(states->sink.engine.device_memory, offset) : NULL;
+    return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {

@@ -196,7 +196,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address = memoi_at(address,
+        address = memob_at(address,
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
