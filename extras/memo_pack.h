@@ -409,58 +409,62 @@ MEMOI int memoi_cover_sort(memoi_cover* cover) {
     return 1;
 }
 
+/* Makes sections for all pairs of item i, or one of the item alone if it has none.  0: no memory. */
+MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
+    const int64_t* first = cover->problem->neighbors->first;
+    const uint64_t* open = cover->open + i * cover->n_words;
+    int ok = first[i] < first[i + 1] || memoi_cover_grow(cover, i, NULL);
+    for (int64_t k = 0; k < cover->n_words; k++)
+        while (ok && open[k] && cover->n_work < MEMOI_COVER_WORK)
+            ok = memoi_cover_grow(cover, i, NULL);
+    return ok;
+}
+
+/* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
+ * it.  0: no memory. */
+MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
+    memoi_range* range = (memoi_range*)memob_calloc(cover->n_stays, sizeof(memoi_range));
+    if (!range) return 0;
+    MEMO_FREE(problem->ranges);
+    MEMO_FREE(problem->held);
+    problem->held = NULL;
+    problem->n_held = 0;
+    problem->ranges = range;
+    problem->n_sections = cover->n_sections;
+    problem->n_ranges = 0;
+    problem->has_gaps = problem->is_cover = 1;
+
+    for (int64_t k = 0; k < cover->n_stays; k++) {
+        memoi_item* item = &problem->items[cover->stays[k].key];
+        const int64_t section = cover->stays[k].index;
+        const int is_first = k == 0 || cover->stays[k - 1].key != cover->stays[k].key;
+        if (is_first) item->first_range = problem->n_ranges;
+        if (is_first || range[problem->n_ranges - 1].end != section)
+            range[problem->n_ranges++].begin = section;
+        range[problem->n_ranges - 1].end = section + 1;
+        item->n_ranges = problem->n_ranges - item->first_range;
+    }
+    memoi_problem_limits(problem);
+    return memoi_problem_bounds(problem);
+}
+
 /* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
  * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    int64_t n = problem->n_items;
-    int32_t i;
+    const int64_t n = problem->n_items;
+    int32_t i = 0;
     memoi_cover cover;
-    memoi_range* range;
     int ok = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover) ? -1 : memoi_neighbors_list(problem);
     if (ok <= 0) return ok < 0;
     ok = memoi_cover_create(&cover, problem);
-    for (i = 0; ok && is_in_set && i < n && !is_in_set[i];) i++;
+    while (is_in_set && i < n && !is_in_set[i]) i++;
     if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
-    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
-        const uint64_t* open = cover.open + i * cover.n_words;
-        for (int64_t k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
-            if (open[k])
-                ok = memoi_cover_grow(&cover, i, NULL);
-            else
-                k++;
-        if (ok && problem->neighbors->first[i] == problem->neighbors->first[i + 1])
-            ok = memoi_cover_grow(&cover, i, NULL);
-    }
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
+        ok = memoi_cover_item(&cover, i);
 
-    /* An item has a range for each run of sections that contain the item. */
-    ok = ok && memoi_cover_sort(&cover);
-    range = ok && cover.n_work < MEMOI_COVER_WORK
-                ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
-                : NULL;
-    if (range) {
-        MEMO_FREE(problem->ranges);
-        MEMO_FREE(problem->held);
-        problem->held = NULL;
-        problem->n_held = 0;
-        problem->ranges = range;
-        problem->n_sections = cover.n_sections;
-        problem->n_ranges = 0;
-        problem->has_gaps = problem->is_cover = 1;
-        for (int64_t k = 0; k < cover.n_stays; k++) {
-            memoi_item* item = &problem->items[cover.stays[k].key];
-            int64_t section = cover.stays[k].index;
-            int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
-            if (is_first) item->first_range = problem->n_ranges;
-            if (is_first || range[problem->n_ranges - 1].end != section)
-                range[problem->n_ranges++].begin = section;
-            range[problem->n_ranges - 1].end = section + 1;
-            item->n_ranges = problem->n_ranges - item->first_range;
-        }
-        memoi_problem_limits(problem);
-        ok = memoi_problem_bounds(problem);
-    } else if (ok) {
-        ok = cover.n_work >= MEMOI_COVER_WORK; /* the pairs stay */
-    }
+    /* After too much work the pairs stay. */
+    if (ok && cover.n_work < MEMOI_COVER_WORK)
+        ok = memoi_cover_sort(&cover) && memoi_cover_use(&cover, problem);
     memob_arrays_free(&cover.arrays);
     MEMO_FREE(cover.stays);
     MEMO_FREE(cover.order);
@@ -1462,13 +1466,30 @@ MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
     }
 }
 
+/* Joins a few likely bricks, or none: rows and pinwheels if there are such, else stacks.  level:
+ * how small a share of what ends at a time, or how short a stack, still is likely. */
+MEMOI void memoi_bricks_guess(memoi_bricks* b, int64_t level, int64_t some) {
+    const int64_t n = b->whole.n_items, before = b->n_joins,
+                  most = before + (n - before) / some + 1;
+    const memoi_item* items = b->whole.items;
+    for (int64_t i = 0; i < n && b->n_joins < most; i++) {
+        if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
+        if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
+        if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
+    }
+    if (b->n_joins > before) return;
+    for (int64_t i = 0; i < n && b->n_joins < most; i++)
+        if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
+            items[i].end - items[i].begin >= b->whole.n_sections >> level)
+            memoi_brick_stack(b, i, 0);
+}
+
 /* Joins bricks until none is left to join.  Returns how many bricks remain; 0: no memory, or the
  * effort is over. */
 MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
     enum { LEVELS = 63, SOME = 64 };
     const int64_t n = b->whole.n_items;
-    const memoi_item* items = b->whole.items;
-    int64_t level = 0, before = -1, most;
+    int64_t level = 0, before = -1;
     while (level < LEVELS) {
         if (memoi_effort_is_over(effort) || (b->n_joins > before && !memoi_bricks_list(b)))
             return 0;
@@ -1483,18 +1504,9 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
             if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
         /* If no brick is surely the next, some likely bricks.  No tiling has so few sure bricks. */
-        if (b->n_joins == before && b->n_joins < n / SOME) break;
-        most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
-        for (int64_t i = 0; i < n && b->n_joins < most; i++) {
-            if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
-            if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
-            if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
-        }
-        if (b->n_joins > before) most = 0;
-        for (int64_t i = 0; i < n && b->n_joins < most; i++)
-            if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
-                items[i].end - items[i].begin >= b->whole.n_sections >> level)
-                memoi_brick_stack(b, i, 0);
+        if (b->n_joins > before) continue;
+        if (b->n_joins < n / SOME) break;
+        memoi_bricks_guess(b, level, SOME);
         level += b->n_joins == before;
     }
     return n - b->n_joins;
@@ -1771,6 +1783,7 @@ typedef struct memoi_market {
     /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
     char *bought, *trial, *part;
     double deadline;
+    memob_arrays arrays;
     double* price; /* (n_buffers, n_buffers), symmetric, whole, to 1e6: of shared bytes */
     memob_keyed *edges, *sorted; /* where a buffer begins to be in the way, and ends; scratch */
     int32_t* place;              /* scratch of a digit */
@@ -2024,85 +2037,106 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error) {
+/* The caller frees the arrays, whether it succeeds or not. */
+MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_desc* desc,
+                              memoi_solver solve) {
     const int64_t n = desc->n_offers;
     const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memob_arrays* a = &m->arrays;
+    memset(m, 0, sizeof *m);
+    m->plan = plan;
+    m->n = n;
+    m->desc = *desc;
+    m->solve = solve;
+    m->desc.n_offers = 0;
+    m->random = desc->seed;
+    m->deadline = memob_now_s() + desc->time_limit_s;
+    m->best.peak_bytes = INT64_MAX;
+
+    m->offers = MEMOB_ARRAY(a, memo_wait, n);
+    m->order = MEMOB_ARRAY(a, memob_keyed, n);
+    m->chosen = MEMOB_ARRAY(a, memo_wait, n);
+    m->offsets = MEMOB_ARRAY(a, int64_t, plan->n_buffers);
+    m->price = MEMOB_ARRAY(a, double, n_priced* n_priced);
+    m->edges = MEMOB_ARRAY(a, memob_keyed, 2 * n_priced + 1);
+    m->sorted = MEMOB_ARRAY(a, memob_keyed, 2 * n_priced);
+    m->place = MEMOB_ARRAY(a, int32_t, 2 * n_priced + 2);
+    m->bought = MEMOB_ARRAY(a, char, n);
+    m->trial = MEMOB_ARRAY(a, char, n);
+    m->part = MEMOB_ARRAY(a, char, n);
+    return !a->failed;
+}
+
+/* Plans with all offers, then with fewer.  *result: of the best plan, with its reason in error. */
+MEMOI memo_status memoi_market_spend(memoi_market* m, const memo_plan_desc* desc,
+                                     memo_status* result, memo_error* error) {
+    memo_plan* plan = m->plan;
+    memo_error reason;
+    memo_status status;
+    memset(m->trial, 1, (size_t)m->n);
+    status = memoi_market_plan(m, desc->time_limit_s / 2, &reason);
+    if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m->best.peak_bytes) {
+        *result = status;
+        if (status && error) *error = reason;
+        m->desc.capacity_bytes =
+            memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
+        status = memoi_market_fit(m, HUGE_VAL, &reason);
+        if (!status && plan->n_buffers > 0 && plan->n_buffers <= MEMOI_MARKET_PRICED)
+            status = memoi_market_improve(m, &reason);
+        if (!status && desc->trace && m->n <= MEMOI_MARKET_TRIED)
+            status = memoi_market_try(m, &reason);
+    }
+    if (status && status != MEMO_STATUS_INFEASIBLE && status != *result && error) *error = reason;
+    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
+}
+
+/* Makes the best plan the plan; none after a failure. */
+MEMOI void memoi_market_store(const memoi_market* m, memo_status status) {
+    memo_plan* plan = m->plan;
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
+        plan->buffers[i].offset_bytes = m->offsets[i];
+    plan->peak_bytes = m->best.peak_bytes;
+    plan->proof = status ? MEMO_PROOF_NONE : m->best.proof;
+    memcpy(plan->engine, m->best.engine, sizeof plan->engine);
+}
+
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
+                                 memo_error* error) {
     memoi_market m;
     memo_error reason;
-    memo_status status, result = MEMO_STATUS_INFEASIBLE;
-    double limit_s = desc->time_limit_s;
-    memset(&m, 0, sizeof m);
-    m.plan = plan;
-    m.n = n;
-    m.desc = *desc;
-    m.solve = solve;
-    m.desc.n_offers = 0;
-    m.random = desc->seed;
-    m.deadline = memob_now_s() + limit_s;
-    m.best.peak_bytes = INT64_MAX;
-    m.offers = MEMOB_ARRAY(&arrays, memo_wait, n);
-    m.order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    m.chosen = MEMOB_ARRAY(&arrays, memo_wait, n);
-    m.offsets = MEMOB_ARRAY(&arrays, int64_t, plan->n_buffers);
-    m.price = MEMOB_ARRAY(&arrays, double, n_priced* n_priced);
-    m.edges = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced + 1);
-    m.sorted = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced);
-    m.place = MEMOB_ARRAY(&arrays, int32_t, 2 * n_priced + 2);
-    m.bought = MEMOB_ARRAY(&arrays, char, n);
-    m.trial = MEMOB_ARRAY(&arrays, char, n);
-    m.part = MEMOB_ARRAY(&arrays, char, n);
-    if (arrays.failed) {
-        memob_arrays_free(&arrays);
-        return memob_no_memory(error, "the waits of a plan");
-    }
-    status = memoi_market_check(&m, desc, error);
-    if (status) { /* a wrong offer */
-        memob_arrays_free(&arrays);
+    memo_status result = MEMO_STATUS_INFEASIBLE;
+    memo_status status = memoi_market_create(&m, plan, desc, solve)
+                             ? memoi_market_check(&m, desc, error)
+                             : memob_no_memory(error, "the waits of a plan");
+    if (status) {
+        memob_arrays_free(&m.arrays);
         return status;
     }
-    for (int64_t i = 0; i < n; i++) { /* as the plan has sorted them */
+    for (int64_t i = 0; i < m.n; i++) { /* as the plan has sorted them */
         m.offers[i] = plan->waits[i];
         m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
         m.order[i].index = i;
     }
-    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(m.order, (size_t)m.n, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Without waits.  The bound of live buffers holds for any waits. */
     if (desc->trace) {
-        result = status = memoi_market_plan(&m, limit_s / 8, error);
+        result = status = memoi_market_plan(&m, desc->time_limit_s / 8, error);
         if (!status || status == MEMO_STATUS_INFEASIBLE)
             status = memoi_market_fit(&m, HUGE_VAL, &reason);
+        if (status && status != result && error) *error = reason;
     }
-
-    /* With all offers, then with fewer. */
     if (!status &&
-        (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes))) {
-        memset(m.trial, 1, (size_t)n);
-        status = memoi_market_plan(&m, limit_s / 2, &reason);
-        if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m.best.peak_bytes) {
-            result = status;
-            if (result && error) *error = reason;
-            m.desc.capacity_bytes =
-                memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
-            status = memoi_market_fit(&m, HUGE_VAL, &reason);
-            if (!status && n_priced > 0) status = memoi_market_improve(&m, &reason);
-            if (!status && desc->trace && n <= MEMOI_MARKET_TRIED)
-                status = memoi_market_try(&m, &reason);
-        }
-        if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
-    }
+        (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes)))
+        status = memoi_market_spend(&m, desc, &result, error);
 
     /* The best plan; none without memory. */
-    if (!status) status = memoi_market_set(&m, m.bought, &reason);
-    if (status && status != result && error) *error = reason;
-    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
-        plan->buffers[i].offset_bytes = m.offsets[i];
-    plan->peak_bytes = m.best.peak_bytes;
-    plan->proof = status ? MEMO_PROOF_NONE : m.best.proof;
-    memcpy(plan->engine, m.best.engine, sizeof plan->engine);
-    memob_arrays_free(&arrays);
+    if (!status) {
+        status = memoi_market_set(&m, m.bought, &reason);
+        if (status && error) *error = reason;
+    }
+    memoi_market_store(&m, status);
+    memob_arrays_free(&m.arrays);
     return status ? status : result;
 }
 

@@ -218,9 +218,9 @@ static int proof_search(proof_run* run) {
     const int created = memoi_search_create(&search, run->problem, 0, &clock);
     int result = created ? 0 : -1;
     if (created > 0) {
-        for (int64_t s = 0; s < run->problem->n_sections; s++)
+        for (int64_t s = 0; search.sets && s < run->problem->n_sections; s++)
             if (search.first_member[s + 1] - search.first_member[s] > PROOF_STACKED)
-                search.sets = NULL;
+                search.sets[s] = 0; /* no stacks there */
         memoi_search_begin(&search, run->capacity, PROOF_NODES);
         proof_now = run;
         for (double length = 1000; length < 2 * PROOF_NODES; length *= 2) {

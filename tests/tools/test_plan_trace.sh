@@ -95,6 +95,13 @@ catches_term() { # PROCESS
     done
 }
 
+# Buffers with alignments of which many live together; a few others, whose alignments leave holes, decide.
+a_proof_beside_a_large_set() { # test
+    run 0 ../shared/instances/align-loglife-200-1.csv --proof "$folder/large.proof" || return 1
+    $checker ../shared/instances/align-loglife-200-1.csv "$folder/large.proof" >"$folder/said" || { cat "$folder/said"; return 1; }
+    awk '$1 == "set" && NF > 17 { large = 1 } END { exit !large }' "$folder/large.proof"
+}
+
 # A signal ends a search that would last a minute, with a valid plan on the terminal and in a file.
 signals_end_planning() { # test
     awk 'BEGIN { srand(3); print "id,lower,upper,size"
@@ -324,6 +331,11 @@ test_is gap_outside_is_refused refuses 'id,lower,upper,size,gaps\nx,1,5,3,0-2\n'
 test_is column_named_twice_is_refused refuses 'id,lower,upper,size,size\nx,1,5,3,4\n' 'bad:1: '
 test_is heading_is_refused refuses 'id,start,upper,size\nx,1,5,3\n' 'bad:1: '
 test_is unknown_free_is_refused refuses 'malloc 1 4\nfree 2 4\n' 'bad:2: '
+if [ -f ../shared/instances/align-loglife-200-1.csv ]; then
+    test_is a_proof_beside_a_large_set a_proof_beside_a_large_set
+else
+    skip a_proof_beside_a_large_set "../shared/instances is not there"
+fi
 if [ -d ../shared/minimalloc ]; then
     test_is public_instances public_instances
 else

@@ -390,8 +390,8 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
         const int64_t end = bound[i] + search->size[i];
         if (search->is_placed[i]) continue;
         k++;
-        if (bound[i] > *highest) *highest = bound[i];
-        if (bound[i] < lowest) lowest = bound[i];
+        *highest = memob_max(*highest, bound[i]);
+        lowest = memob_min(lowest, bound[i]);
         if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
             search->lifted[n_lifted++] = i;
             continue;

@@ -121,8 +121,8 @@ MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t tu
 MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
     const int32_t* turn = unplaced->turn + 2 * node;
     const int32_t* end = unplaced->least_end + 2 * node;
-    return memoi_unplaced_note(unplaced, node, turn[0] < turn[1] ? turn[0] : turn[1],
-                               end[0] < end[1] ? end[0] : end[1]);
+    return memoi_unplaced_note(unplaced, node, (int32_t)memob_min(turn[0], turn[1]),
+                               (int32_t)memob_min(end[0], end[1]));
 }
 
 /* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
