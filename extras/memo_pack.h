@@ -409,7 +409,7 @@ MEMOI int memoi_cover_sort(memoi_cover* cover) {
     return 1;
 }
 
-/* Makes sections for all pairs of item i, or one of the item alone if it has none.  0: no memory. */
+/* Makes sections for all pairs of item i, or one of it alone if it has none.  0: no memory. */
 MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
     const int64_t* first = cover->problem->neighbors->first;
     const uint64_t* open = cover->open + i * cover->n_words;
