@@ -434,7 +434,7 @@ progress_on_a_terminal() {
 
 # What a session logs while it plans, in one line that is cleared before the next output; a file has none of it.
 planning_on_a_terminal() {
-    tight="--random-tokens --layers 4 --hidden 64 --seq 256 --device-memory 5MiB --host-memory 64MiB --steps 2"
+    tight="--random-tokens --layers 4 --hidden 64 --seq 256 --device-memory 5MiB --host-memory 64MiB --steps 4"
     works $tight
     expect_out '^profile .*forward takes'
     grep -q 'session:' out err && fail "without a terminal: a session's log"

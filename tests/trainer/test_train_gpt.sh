@@ -182,7 +182,7 @@ long_contexts_are_planned() { # test
     # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
     works $million --dry-run --device-memory 120GiB --mlp-rows 8192
     fails $million --dry-run --device-memory 120GiB
-    expect_err 'needs 137.8 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
+    expect_err 'needs 137.7 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
 }
 
 long_contexts_are_planned_in_budgets() { # slow test
