@@ -7808,13 +7808,15 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
         of->has & (on_host ? s->states->updated | ended
                            : ~of->streamed | memob_states_needs(s->states, pass, layer));
     const char* why = NULL;
-    int32_t blamed = 0, is_due = 0, is_changed = 0;
+    int32_t blamed = 0, is_due = 0, is_changed = 0, has_old = 0;
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
         const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written =
             gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
+        /* What an update makes anew does not show whether it ran: its place had any bytes. */
+        const int is_old = !gradient && is_written && !(uses & MEMO_STATE_MADE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && s->is_filling) ||
             (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
@@ -7833,12 +7835,13 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
             why = "the pass wrote to it, but may only read it; add the pass to its uses, or write "
                   "to another state";
         is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
-        is_changed |= !gradient && is_written && hash != *known;
+        is_changed |= is_old && hash != *known;
+        has_old |= is_old;
         *known = gradient && pass == MEMOB_UPDATE && is_end ? 0 : hash;
     }
 
     /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMOB_UPDATE && is_due && !why) {
+    if (is_end && pass == MEMOB_UPDATE && is_due && has_old && !why) {
         c->n_updated += is_changed;
         if (!is_changed) c->n_missed = layer + 1;
         if (c->n_updated && c->n_missed) {

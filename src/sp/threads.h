@@ -238,10 +238,15 @@ MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, const memo_mess
     return &me->group->ways[from * me->group->n_ranks + to];
 }
 
+/* A function, for compilers warn of an atomic load in an assertion that is off. */
+MEMOI int memoi_threads_is_taken(const memoi_way* way) {
+    return __atomic_load_n(&way->current, __ATOMIC_RELAXED) != NULL;
+}
+
 /* For a sender: is the way empty?  For a receiver: is a message there?  Acquires before it returns
  * 1. */
 MEMOI int memoi_threads_is_ready(const memoi_way* way, int is_send) {
-    if ((__atomic_load_n(&way->current, __ATOMIC_RELAXED) == NULL) != is_send) return 0;
+    if (memoi_threads_is_taken(way) == is_send) return 0;
     (void)__atomic_load_n(&way->current, __ATOMIC_ACQUIRE);
     return 1;
 }
@@ -495,7 +500,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         memoi_message* message = memoi_threads_message(me, position);
         memoi_way* way = memoi_threads_way(me, &message->call);
         if (!message->current || !message->call.is_send) continue;
-        MEMO_ASSERT(!__atomic_load_n(&way->current, __ATOMIC_RELAXED)); /* 2 */
+        MEMO_ASSERT(!memoi_threads_is_taken(way)); /* 2 */
         __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
         memoi_threads_ring(&me->group->ranks[message->call.peer]);
     }

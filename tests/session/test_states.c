@@ -1068,6 +1068,10 @@ TEST(checked_sessions_find_planted_mistakes) {
         while (cases[k].mistake == T_BACKWARD_WRITES && (t.desc.slice_rows || t.desc.n_group > 1));
         t.desc.n_layers = 3;
         if (k == CLOSED) t.desc.update_on = MEMO_UPDATE_DEVICE; /* resident */
+        if (k == CLOSED) /* an update that makes them anew makes good what was written */
+            t.states[S_WEIGHTS].uses &= ~(uint32_t)MEMO_STATE_MADE;
+        if (cases[k].mistake == T_UPDATE_MISSES)
+            t.states[S_MOMENTS].uses &= ~(uint32_t)MEMO_STATE_MADE; /* they show that it ran */
         if (k) {
             for (int state = 0; state < T_N_STATES; state++) t.states[state].size_bytes = 512;
             memset(t.kinds, 0, sizeof t.kinds);
@@ -1234,7 +1238,7 @@ static void large_tensors(const large_model* m, memo_item* tensors, memo_profile
 static void sum_states(const large_model* m, const memo_state* states, int n_states,
                        int64_t n_streamed, int64_t* device_bytes, int64_t* host_bytes) {
     const int64_t n = m->n_layers + 2;
-    int64_t before = 0, both_places = 0;
+    int64_t latest = 0, both_places = 0;
     *device_bytes = *host_bytes = 0;
     for (int64_t layer = 0; layer < n; layer++) {
         int64_t in_place = 0;
@@ -1256,8 +1260,8 @@ static void sum_states(const large_model* m, const memo_state* states, int n_sta
         }
         *host_bytes += in_place;
         if (!in_place) continue;
-        if (before + in_place > both_places) both_places = before + in_place;
-        before = in_place;
+        if (latest + in_place > both_places) both_places = latest + in_place;
+        latest = in_place;
     }
     *device_bytes += both_places;
 }
