@@ -151,7 +151,7 @@ static memo_status profile_read(const char* path, memo_degrees_problem** problem
     f.lines.reader = &reader;
     f.lines.error = error;
     f.status = memob_reader_open(&reader, path, error);
-    if (!f.status) f.status = memob_read_frame(&reader, "degrees-profile", 1, 0, error);
+    if (!f.status) f.status = memob_read_frame(&reader, "degrees-profile", 1, 1, error);
     profile_begin(&f, &made);
     if (!f.status) profile_pass_all(&f, made);
     if (!f.status && memob_next_entry(&reader))
