@@ -613,23 +613,6 @@ TEST(damaged_profiles) {
 }
 
 /* Each request for host memory is refused in turn, also for labels. */
-TEST(without_memory) {
-    for (int n = 0; n < CASES(100) + 1; n++) {
-        memo_status status = MEMO_STATUS_OK;
-        refusal r = {.can_do_without = 1}; /* a sort can do without its memory */
-        memo_degrees_problem* problem = n > 0 ? random_problem() : NULL;
-        while (next_refusal(&r, status)) {
-            memo_degrees_plan plan;
-            status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
-            if (!status) status = memo_degrees_solve(problem, 600, planned, &plan, &error);
-            if (status == MEMO_STATUS_INFEASIBLE && mallocs_left >= 0) status = MEMO_STATUS_OK;
-            if (n == 0) MEMO_FREE(problem);
-        }
-        if (n > 0) MEMO_FREE(problem);
-        CHECK_IS(mallocs_live, ==, 0);
-    }
-}
-
 TEST(degree_files) {
     static const int32_t degrees[] = {2, 2, 4, 8};
     static const char* const bad[] = {"block 1 2\n",
