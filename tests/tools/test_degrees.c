@@ -613,6 +613,26 @@ TEST(damaged_profiles) {
 }
 
 /* Each request for host memory is refused in turn, also for labels. */
+TEST(without_memory) {
+    for (int n = 0; n < CASES(100) + 1; n++) {
+        refusal r = {.can_do_without = 1}; /* a sort can do without its memory */
+        memo_degrees_problem* problem = n > 0 ? random_problem() : NULL;
+        memo_status status = MEMO_STATUS_OK, expected = MEMO_STATUS_OK; /* with all memory */
+        memo_degrees_plan plan;
+        if (n > 0) expected = memo_degrees_solve(problem, 600, planned, &plan, &error);
+        while (next_refusal(&r, status)) {
+            status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
+            if (!status) status = memo_degrees_solve(problem, 600, planned, &plan, &error);
+            CHECK(status == expected || status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+            if (status == expected) status = MEMO_STATUS_OK;
+            if (n == 0) MEMO_FREE(problem);
+        }
+        if (n > 0) MEMO_FREE(problem);
+        CHECK_IS(r.n_failed, >, 0);
+        CHECK_IS(mallocs_live, ==, 0);
+    }
+}
+
 TEST(degree_files) {
     static const int32_t degrees[] = {2, 2, 4, 8};
     static const char* const bad[] = {"block 1 2\n",
