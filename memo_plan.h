@@ -1128,9 +1128,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *
  * This room has the types of a problem, and knows nothing of engines.
  *
- * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
- * items that live together.  Two items overlap exactly where they share a section, so a packing of
- * every section is a plan.  Items of size 0 are left out.
+ * Sizes are divided by their common unit, time by what matters: a *section* is a set of items that
+ * live together, to which no other item can be added.  Two items overlap exactly where they share a
+ * section, so a packing of every section is a plan.  Items of size 0 are left out.
  *
  * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
  * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
@@ -1830,7 +1830,8 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 
 /* --- >>pack doors ---
  * The calls by which the planner takes engines for puzzles and for several streams from
- * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
+ * extras/memo_pack.h, if that header is included first.  Without it one search runs, in its own
+ * order, with its own score and without stacks, and waits cannot be bought. */
 
 struct memoi_search;
 struct memoi_exact;
@@ -1847,7 +1848,7 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
 /* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* Of a run of the search: its order of ties, and how tight a section is. */
+/* The order of ties of a run of the search, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
 MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
                                   int64_t n_choices);
@@ -2378,7 +2379,7 @@ typedef struct memoi_look {
     int32_t n_choices; /* items that can be lowest */
 } memoi_look;
 
-/* Of an item, and from LOOK on of a section. */
+/* What changed: of an item, from LOOK on of a section. */
 typedef enum memoi_change_kind {
     MEMOI_CHANGE_MINIMUM,
     MEMOI_CHANGE_BOUND,
@@ -3969,9 +3970,11 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 /* ---- >>loop -------------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
  *
- * A round runs each engine once, and each engine lowers the best plan so far with the same number
- * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
- * few times what the engine costs that can.  Nothing but the end depends on a clock.
+ * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
+ * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
+ * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
+ * many.  So an engine that cannot help costs no more than a few times what the engine costs that
+ * can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -4239,18 +4242,12 @@ done: /* after a failure as well */
 }
 
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
-    static const char name[] = "memo_plan_desc";
-    const int64_t most_offers = desc->offers ? INT64_MAX : 0;
-    memo_status status = memob_check_integer(name, "engine", (int64_t)desc->engine, 0,
-                                             MEMO_PLAN_ENGINE_BILEVEL, error);
-    const int64_t most = INT64_MAX;
-    if (!status)
-        status = memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, most, error);
-    if (!status) status = memob_check_integer(name, "node_limit", desc->node_limit, 0, most, error);
-    if (!status)
-        status = memob_check_integer(name, "n_offers", desc->n_offers, 0, most_offers, error);
-    if (!status)
-        status = memob_check_integer(name, "n_threads", desc->n_threads, 0, MEMOI_THREADS, error);
+    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
+                                   {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
+                                   {"node_limit", desc->node_limit, 0, INT64_MAX},
+                                   {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
+                                   {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_plan_desc", fields, error);
     if (status || desc->time_limit_s >= 0) return status;
     return MEMOB_INVALID(error,
                          "memo_plan_desc.time_limit_s: out of range (%g); 0 for the default, "
@@ -5178,7 +5175,11 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"copy_s", desc->copy_s},
                   {"file_s", desc->file_s},
                   {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
-    memo_status status;
+    /* 0 is no limit, so only negative budgets are invalid. */
+    const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
+                                    {"micro_batches", desc->micro_batches, 0, INT32_MAX},
+                                    {"host_bytes", desc->host_bytes, 0, INT64_MAX},
+                                    {"spill_bytes", desc->spill_bytes, 0, INT64_MAX}};
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->kinds)
@@ -5195,16 +5196,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
         if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
-    /* 0 is no limit, so only negative budgets are invalid. */
-    status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status =
-            memob_check_integer(name, "micro_batches", desc->micro_batches, 0, INT32_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "spill_bytes", desc->spill_bytes, 0, INT64_MAX, error);
-    return status;
+    return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
 /* The states that the engine gets.  The swap desc is valid. */
@@ -6703,10 +6695,7 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const struct {
-        const char* field;
-        int64_t value, least, most;
-    } numbers[] = {
+    const memob_bounds numbers[] = {
         {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
         {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
         {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
@@ -6739,13 +6728,10 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                   {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
     const char* field = NULL;
     char shape[40];
-    memo_status status;
 
     /* Numbers. */
-    for (int32_t t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
-        if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
-                                          numbers[t].least, numbers[t].most, error)))
-            return status;
+    memo_status status = MEMOB_CHECK_FIELDS(name, numbers, error);
+    if (status) return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;

@@ -16,23 +16,17 @@ const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
 }
 
 MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
     if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
-    const struct {
-        const char* name;
-        int64_t value, most;
-    } fields[] = {{"ordinal", desc->ordinal, INT32_MAX},
-                  {"host_threads", desc->host_threads, INT32_MAX},
-                  {"local_ranks", desc->local_ranks, INT32_MAX},
-                  {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
-                  {"device_memory_bytes", desc->device_memory_bytes, MEMOB_BYTES_MAX},
-                  {"host_memory_bytes", desc->host_memory_bytes, MEMOB_BYTES_MAX},
-                  {"phantom_bytes", desc->phantom_bytes, MEMOB_BYTES_MAX / 2},
-                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOB_BYTES_MAX / 2}};
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)
-        status = memob_check_integer("memo_cuda_device_desc", fields[i].name, fields[i].value, 0,
-                                     fields[i].most, error);
-    return status;
+    const memob_bounds fields[] = {
+        {"ordinal", desc->ordinal, 0, INT32_MAX},
+        {"host_threads", desc->host_threads, 0, INT32_MAX},
+        {"local_ranks", desc->local_ranks, 0, INT32_MAX},
+        {"host_limit", (int64_t)desc->host_limit, 0, MEMO_CUDA_HOST_IGNORE},
+        {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
+        {"phantom_bytes", desc->phantom_bytes, 0, MEMOB_BYTES_MAX / 2},
+        {"phantom_chunk_bytes", desc->phantom_chunk_bytes, 0, MEMOB_BYTES_MAX / 2}};
+    return MEMOB_CHECK_FIELDS("memo_cuda_device_desc", fields, error);
 }
 
 /* Properties of the GPU that change what calls do. */

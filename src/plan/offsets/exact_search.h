@@ -58,7 +58,7 @@ typedef struct memoi_look {
     int32_t n_choices; /* items that can be lowest */
 } memoi_look;
 
-/* Of an item, and from LOOK on of a section. */
+/* What changed: of an item, from LOOK on of a section. */
 typedef enum memoi_change_kind {
     MEMOI_CHANGE_MINIMUM,
     MEMOI_CHANGE_BOUND,

@@ -8,9 +8,11 @@
 /* ---- >>loop -------------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
  *
- * A round runs each engine once, and each engine lowers the best plan so far with the same number
- * of nodes.  The next round has twice as many.  So an engine that cannot help costs no more than a
- * few times what the engine costs that can.  Nothing but the end depends on a clock.
+ * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
+ * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
+ * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
+ * many.  So an engine that cannot help costs no more than a few times what the engine costs that
+ * can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 

@@ -2,7 +2,8 @@
 #include "plan/offsets/solution.h"
 /* --- >>pack doors ---
  * The calls by which the planner takes engines for puzzles and for several streams from
- * extras/memo_pack.h, if that header is included first.  Without it, these calls do nothing. */
+ * extras/memo_pack.h, if that header is included first.  Without it one search runs, in its own
+ * order, with its own score and without stacks, and waits cannot be bought. */
 
 struct memoi_search;
 struct memoi_exact;
@@ -19,7 +20,7 @@ MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
 /* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* Of a run of the search: its order of ties, and how tight a section is. */
+/* The order of ties of a run of the search, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
 MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
                                   int64_t n_choices);

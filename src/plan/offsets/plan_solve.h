@@ -114,18 +114,12 @@ done: /* after a failure as well */
 }
 
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
-    static const char name[] = "memo_plan_desc";
-    const int64_t most_offers = desc->offers ? INT64_MAX : 0;
-    memo_status status = memob_check_integer(name, "engine", (int64_t)desc->engine, 0,
-                                             MEMO_PLAN_ENGINE_BILEVEL, error);
-    const int64_t most = INT64_MAX;
-    if (!status)
-        status = memob_check_integer(name, "capacity_bytes", desc->capacity_bytes, 0, most, error);
-    if (!status) status = memob_check_integer(name, "node_limit", desc->node_limit, 0, most, error);
-    if (!status)
-        status = memob_check_integer(name, "n_offers", desc->n_offers, 0, most_offers, error);
-    if (!status)
-        status = memob_check_integer(name, "n_threads", desc->n_threads, 0, MEMOI_THREADS, error);
+    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
+                                   {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
+                                   {"node_limit", desc->node_limit, 0, INT64_MAX},
+                                   {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
+                                   {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_plan_desc", fields, error);
     if (status || desc->time_limit_s >= 0) return status;
     return MEMOB_INVALID(error,
                          "memo_plan_desc.time_limit_s: out of range (%g); 0 for the default, "

@@ -19,9 +19,9 @@
  *
  * This room has the types of a problem, and knows nothing of engines.
  *
- * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
- * items that live together.  Two items overlap exactly where they share a section, so a packing of
- * every section is a plan.  Items of size 0 are left out.
+ * Sizes are divided by their common unit, time by what matters: a *section* is a set of items that
+ * live together, to which no other item can be added.  Two items overlap exactly where they share a
+ * section, so a packing of every section is a plan.  Items of size 0 are left out.
  *
  * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
  * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.

@@ -106,7 +106,11 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"copy_s", desc->copy_s},
                   {"file_s", desc->file_s},
                   {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
-    memo_status status;
+    /* 0 is no limit, so only negative budgets are invalid. */
+    const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
+                                    {"micro_batches", desc->micro_batches, 0, INT32_MAX},
+                                    {"host_bytes", desc->host_bytes, 0, INT64_MAX},
+                                    {"spill_bytes", desc->spill_bytes, 0, INT64_MAX}};
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->kinds)
@@ -123,16 +127,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
         if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
-    /* 0 is no limit, so only negative budgets are invalid. */
-    status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status =
-            memob_check_integer(name, "micro_batches", desc->micro_batches, 0, INT32_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "spill_bytes", desc->spill_bytes, 0, INT64_MAX, error);
-    return status;
+    return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
 /* The states that the engine gets.  The swap desc is valid. */

@@ -268,10 +268,7 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const struct {
-        const char* field;
-        int64_t value, least, most;
-    } numbers[] = {
+    const memob_bounds numbers[] = {
         {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
         {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
         {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
@@ -304,13 +301,10 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                   {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
     const char* field = NULL;
     char shape[40];
-    memo_status status;
 
     /* Numbers. */
-    for (int32_t t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
-        if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
-                                          numbers[t].least, numbers[t].most, error)))
-            return status;
+    memo_status status = MEMOB_CHECK_FIELDS(name, numbers, error);
+    if (status) return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
