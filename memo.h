@@ -250,7 +250,8 @@ typedef struct memo_text {
 /* Appends like printf. */
 MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
 /* Append a string inside an XML element or attribute, or inside a JSON string.  Markup and quotes
- * are escaped, control characters are dropped, and a byte that is not UTF-8 becomes U+FFFD. */
+ * are escaped, control characters but XML's line breaks are dropped, and a byte that is not UTF-8
+ * becomes U+FFFD. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
 /* Writes text to path and frees the text, on failure too.  A regular file is replaced by rename:
@@ -1960,7 +1961,7 @@ MEMOI const char* memoi_text_entity(char character) {
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
     const char* const stop = s + n_bytes;
     while (s < stop) {
-        const int n = memoi_text_character(s);
+        const int n = *s == '\n' && !is_json ? 1 : memoi_text_character(s);
         if (is_json && (*s == '"' || *s == '\\'))
             memo_text_put(text, "\\%c", *s);
         else if (!is_json && memoi_text_entity(*s))

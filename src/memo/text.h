@@ -58,7 +58,7 @@ MEMOI const char* memoi_text_entity(char character) {
 MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
     const char* const stop = s + n_bytes;
     while (s < stop) {
-        const int n = memoi_text_character(s);
+        const int n = *s == '\n' && !is_json ? 1 : memoi_text_character(s);
         if (is_json && (*s == '"' || *s == '\\'))
             memo_text_put(text, "\\%c", *s);
         else if (!is_json && memoi_text_entity(*s))

@@ -277,6 +277,7 @@ files_are_written() { # test
     for words in 'Budgets' 'Device memory' 'Policies' 'Rows of each tensor' 'One step' 'Timeline' 'Addresses' 'Loss'; do
         grep -q "<h2>$words</h2>" $page || fail "$page lacks $words"
     done
+    for policy in recompute swap alpha memo; do grep -q "^$policy .* equal " $page || fail "$page has no line of $policy"; done
     [ "$(grep -c '<svg' $page)" -eq 6 ] || fail "$page has other pictures"
     [ "$(ls new/run | wc -l)" -eq 10 ] || fail "unexpected files: $(ls new/run)"
     expect_out ' 0 races' '30 more, generated:'
