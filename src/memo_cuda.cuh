@@ -12,15 +12,38 @@
  *     #define MEMO_CUDA_IMPLEMENTATION
  *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; links with the CUDA runtime only
  *
- * EXAMPLE: a program for the host device runs here without changes.
+ * EXAMPLE: memory, a kernel and a copy on a GPU.  An arena, swap engine or session takes this
+ * device as it takes the host device (examples/06_cuda_arena.cu, 19_gpt.cu).
  *
- *     memo_device* device; memo_stream compute; memo_error error;
- *     memo_cuda_device_desc desc = {0};
- *     memo_cuda_device_create(&desc, &device, &error);
- *     memo_stream_create(device, "compute", 0, &compute, &error);
- *     // ... arena, swap engine, recorder with this device; your own kernels:
- *     my_kernel<<<grid, block, 0, memo_cuda_stream(compute)>>>(...);
- *     memo_stream_synchronize(device, compute, &error);
+ *     #define MEMO_IMPLEMENTATION
+ *     #define MEMO_CUDA_IMPLEMENTATION
+ *     #include "memo_cuda.cuh"
+ *
+ *     __global__ void add_one(float* x, int n) {
+ *         for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] += 1;
+ *     }
+ *
+ *     int main(void) {
+ *         memo_cuda_device_desc desc = {};
+ *         memo_device* device = NULL;
+ *         memo_stream stream = NULL;
+ *         void *x = NULL, *copy = NULL;
+ *         memo_error error;
+ *         memo_status status = memo_cuda_device_create(&desc, &device, &error);
+ *         if (!status) status = memo_stream_create(device, "compute", 0, &stream, &error);
+ *         if (!status) status = memo_device_alloc(device, 4096, &x, &error);
+ *         if (!status) status = memo_host_alloc(device, 4096, &copy, &error);     // pinned
+ *         if (!status) status = memo_fill(device, stream, x, 0, 4096, &error);
+ *         if (!status) add_one<<<1, 256, 0, memo_cuda_stream(stream)>>>((float*)x, 1024);
+ *         if (!status)
+ *             status = memo_copy(device, stream, MEMO_COPY_TO_HOST, copy, x, 4096, &error);
+ *         if (!status) status = memo_stream_synchronize(device, stream, &error);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
+ *         if (!status) printf("%g\n", ((float*)copy)[1023]);                      // 1
+ *         if (stream) memo_stream_destroy(device, stream, NULL);
+ *         memo_cuda_device_destroy(device);                        // and what it allocated
+ *         return status != MEMO_STATUS_OK;
+ *     }
  *
  * RULES.  As in memo.h.  Every error of CUDA names the call, CUDA's name of the error and the
  * place: "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A failed

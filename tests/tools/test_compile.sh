@@ -62,18 +62,21 @@ standards() { # COMPILER LANGUAGE STANDARD...
 head_example() { # COMPILER HEADER
     {
         case $2 in
-        memo.h) ;;
+        memo.h | memo_cuda.cuh) ;;
         memo_plan.h) echo "#define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION" ;;
         memo_sp.h) echo "#define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION" ;;
         *) for macro in $implementations; do echo "#define ${macro#-D}"; done ;;
         esac
-        [ "$2" = memo.h ] || echo "#include \"${2#extras/}\""
+        case $2 in memo.h | *.cuh) ;; *) echo "#include \"${2#extras/}\"" ;; esac
         awk '/^ \* EXAMPLE/ { inside = 1 } /^ \* (RULES|CHAPTERS)/ { exit } inside && sub(/^ \*     /, "")' "$2"
     } >"$folder/head.c"
     grep -q memo_status "$folder/head.c" || { echo "there is no example"; return 1; }
-    run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -fsyntax-only "$folder/head.c"
+    case $1 in
+    nvcc) run nvcc -x cu -Werror all-warnings -I. -c "$folder/head.c" -o "$folder/head.o" ;;
+    *) run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -fsyntax-only "$folder/head.c" ;;
+    esac
 }
 
 # With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.
@@ -466,6 +469,7 @@ elif has nvcc; then
         # Host code: one architecture shows as much as three.
         test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }" ""
     done
+    test_is "the example of memo_cuda.cuh, nvcc" head_example nvcc memo_cuda.cuh
     # nvcc's preprocessor leaves one file, in which clang warns of inline functions that nothing calls.
     ! has clang++ || test_is "memo_sp.h and memo_cuda.cuh, nvcc with clang++" with_nvcc memo_cuda.cuh \
         "${architectures##* }" "-ccbin clang++ -allow-unsupported-compiler -include memo_sp.h"
