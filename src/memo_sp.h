@@ -1,8 +1,8 @@
 /* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
  * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as
- * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
- * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
+ * threads of one process, on host devices or on GPUs that reach each other (no dependency).
+ * memo_cuda.cuh implements a communicator over NCCL, examples/comm_mpi.h one over MPI.
  *
  * NOT FOR: choosing a model's parallel layout while it trains, moving weights between stages, or
  * starting processes.  Layouts are planned before, by extras/memo_layout.h; launchers start ranks.
@@ -10,7 +10,7 @@
  *
  * STEP BY STEP, in the order of calls:
  *
- *     1  a memo_comm: memo_comm_threads_create, memo_comm_nccl_create, or examples/comm_mpi.h
+ *     1  a memo_comm: memo_comm_create_threads, memo_comm_create_nccl, or examples/comm_mpi.h
  *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
  *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
  *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
@@ -22,7 +22,6 @@
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
- *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
  * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
  * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
@@ -58,12 +57,9 @@
  *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
- *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
- *                              NCCL 2.18 or later
  *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
  *
- * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
- * set the language. */
+ * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -123,7 +119,6 @@ extern "C" {
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
- *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
@@ -147,7 +142,6 @@ extern "C" {
 #include "sp/comm.h"
 #include "sp/row_kernels.h"
 #include "sp/threads.h"
-#include "sp/nccl.h"
 #include "sp/mesh.h"
 #include "sp/shardings.h"
 #include "sp/target.h"
