@@ -31,6 +31,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "extras/memo_look.h"
+#include "examples/host_attention.h"
 #include "median.h"
 #include "ring_schedule.h"
 
@@ -457,7 +458,7 @@ static void report_host_attention(void) {
     memo_sp_attention* attention = NULL;
     memo_exchange_desc causal = {0};
     memo_exchange* exchange = NULL;
-    memo_host_attention state;
+    host_attention state;
     memo_device* device = NULL;
     memo_error error;
     int64_t n = 1024 * 64;
@@ -489,7 +490,7 @@ static void report_host_attention(void) {
     desc.device = device;
     desc.n_q_heads = desc.n_kv_heads = 1;
     desc.head_size = 64;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     if (memo_sp_attention_create(&desc, &attention, &error) ||
         memo_exchange_create(attention, &causal, &exchange, &error))
         fail(&error);

@@ -24,12 +24,12 @@
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *
  * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
- * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
- * (examples/10_ulysses_threads.c).
+ * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64).  local computes a
+ * rank's part, such as examples/host_attention.h on the host (examples/10_ulysses_threads.c).
  *
- *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream, const float* q,
- *                        const float* k, const float* v, float* out, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
+ *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream,
+ *                        memo_attention local, const float* q, const float* k, const float* v,
+ *                        float* out, memo_error* error) {
  *         const int64_t documents[] = {0, 400, 1000};
  *         memo_sequence_desc desc = {0};
  *         memo_sequence* sequence = NULL;
@@ -42,7 +42,7 @@
  *         desc.n_q_heads = 8;
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
- *         desc.attention = memo_host_attention_functions(&local);
+ *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
  *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
  *         for (int layer = 0; layer < 2 && !status; layer++)
@@ -52,12 +52,18 @@
  *         return status;
  *     }
  *
+ * RULES.  As in memo.h.  In chapters 7 to 13 create returns INVALID_ARGUMENT, OUT_OF_HOST_MEMORY
+ * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's stream
+ * and returns at once.  All ranks must call it, each from its thread, in one order.  It returns
+ * INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of memo_comm and of
+ * the device.  The functions' comments name what differs from this.
+ *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
  *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
- *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, and memo.h's chapter 6
  *
  * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_SP_H
@@ -123,7 +129,6 @@ extern "C" {
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
- *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
@@ -146,7 +151,6 @@ extern "C" {
 #include "sp/shardings.h"
 #include "sp/target.h"
 #include "sp/attention/masks.h"
-#include "sp/attention/host.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"
