@@ -54,10 +54,10 @@
  *     }
  *
  * RULES.  As in memo.h.  In chapters 7 to 13 create returns INVALID_ARGUMENT, OUT_OF_HOST_MEMORY
- * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's stream
- * and returns at once.  All ranks must call it, each from its thread, in one order.  It returns
- * INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of memo_comm and of
- * the device.  The functions' comments name what differs from this.
+ * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's
+ * stream and returns at once.  All ranks must call it, each from its thread, in one order.  It
+ * returns INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of
+ * memo_comm and of the device.  The functions' comments name what differs from this.
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
@@ -1166,10 +1166,10 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit, but for exp, log,
- * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of the
- * weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40 units
- * (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays a
- * NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of
+ * the weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40
+ * units (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays
+ * a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */

@@ -53,10 +53,10 @@
  *     }
  *
  * RULES.  As in memo.h.  In chapters 7 to 13 create returns INVALID_ARGUMENT, OUT_OF_HOST_MEMORY
- * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's stream
- * and returns at once.  All ranks must call it, each from its thread, in one order.  It returns
- * INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of memo_comm and of
- * the device.  The functions' comments name what differs from this.
+ * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's
+ * stream and returns at once.  All ranks must call it, each from its thread, in one order.  It
+ * returns INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of
+ * memo_comm and of the device.  The functions' comments name what differs from this.
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels

@@ -1,7 +1,8 @@
 #pragma once
 /* ---- 5 ranks over NCCL (MEMO_CUDA_NCCL) ---------------------------------------------------------
  *
- * A back end of memo_comm (memo_sp.h, chapter 1, which is included before memo_cuda.cuh).  Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
+ * A back end of memo_comm (memo_sp.h, chapter 1, which is included before memo_cuda.cuh).  Each
+ * rank is a process or a thread.  The current CUDA device is the rank's device; streams are
  * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
  * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
  * but the digests of labels, which all objects of memo_sp.h have: if calls differ, it hangs or

@@ -6,10 +6,10 @@
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit, but for exp, log,
- * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of the
- * weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40 units
- * (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays a
- * NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of
+ * the weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40
+ * units (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays
+ * a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
