@@ -340,7 +340,7 @@ static inline memo_status host_attention_backward(void* user, memo_stream stream
     return host_attention_launch(user, stream, block, 1, error);
 }
 
-memo_attention host_attention_functions(host_attention* state) {
+static inline memo_attention host_attention_functions(host_attention* state) {
     const memo_attention attention = {host_attention_forward, host_attention_backward, state};
     return attention;
 }

@@ -487,7 +487,7 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     int is_last;
 
     /* Finish what is under way with the peers. */
-    MEMOB_IGNORE(memo_comm_nccl_register(comm, NULL, 0, NULL));
+    if (memo_comm_nccl_register(comm, NULL, 0, NULL)) result = ncclSuccess; /* the world failed */
     pthread_mutex_lock(&world->mutex);
     if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
