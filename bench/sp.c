@@ -7,9 +7,10 @@
  * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  windows
  * prints simulated times beside the ideal ones.  makespan runs passes over rings of 8, 16 and 32
  * ranks with free links, and prints their times over the ideal: what a layout loses because ranks
- * wait for each other; beside them those of a simulation with the same waits, whose difference is
- * the machine's (timers, threads that wait for a processor).  nodes prints simulated times over the ideal on 128 ranks in 16 nodes, of a
- * ring whose rows all come straight from their owners, and of one whose rows cross to a node once.
+ * wait for each other.  Beside them are those of a simulation with the same waits; the difference
+ * is the machine's (timers, threads that wait for a processor).  nodes prints simulated times over
+ * the ideal on 128 ranks in 16 nodes, of a ring whose rows all come straight from their owners, and
+ * of one whose rows cross to a node once.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.

@@ -64,8 +64,8 @@
  * before the next step.
  *
  * OPTIONS, defined before the implementation:
- *     MEMO_CUDA_NCCL           ranks over NCCL (chapter 5; nccl.h of NCCL 2.18 or later, -lnccl); define
- *                              it identically in every file that includes memo_cuda.cuh
+ *     MEMO_CUDA_NCCL           chapter 5 (nccl.h of NCCL 2.18 or later, -lnccl); define it
+ *                              identically in every file that includes memo_cuda.cuh
  *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
  *     MEMO_MALLOC, MEMO_FREE   replace malloc and free
  *
@@ -83,7 +83,7 @@
 #error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
 #endif
 #if defined(MEMO_CUDA_NCCL) && !defined(MEMO_SP_H)
-#error "memo_cuda.cuh: MEMO_CUDA_NCCL needs the communicators of memo_sp.h; include memo_sp.h first"
+#error "memo_cuda.cuh: MEMO_CUDA_NCCL needs memo_comm; include memo_sp.h first"
 #endif
 
 #ifdef __cplusplus
