@@ -147,16 +147,16 @@ build/examples/train_gpt: $(TRAINER:%=build/examples/gpt/%) build/examples/memo.
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?= $(firstword $(foreach home,$(CUDA_HOME) /usr,$(if $(wildcard $(home)/include/nccl.h),$(if \
 	$(wildcard $(home)/lib64/libnccl.so $(home)/lib/libnccl.so $(home)/lib/*/libnccl.so),$(home)))))
-NCCL_FLAGS = -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-DMEMO_SP_NCCL -isystem $(NCCL_HOME)/include)
+NCCL_FLAGS = -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-DMEMO_CUDA_NCCL -isystem $(NCCL_HOME)/include)
 NCCL_LIBS  = $(if $(NCCL_HOME),-L$(NCCL_HOME)/lib64 -L$(NCCL_HOME)/lib -lnccl)
 build/examples/gpt_kernels_cuda.o: examples/gpt/kernels/cuda.cu $(wildcard examples/gpt/kernels/*.h) $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION -c $< -o $@
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O3 -I. -Iexamples -DMEMO_CUDA_IMPLEMENTATION $(NCCL_FLAGS) -c $< -o $@
 build/examples/memo_cuda.o: examples/gpt/memo.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(NCCL_FLAGS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O1 $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 # CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
 CUDNN ?=
 export CUDNN

@@ -2,8 +2,8 @@
 /* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
  * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as
- * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
- * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
+ * threads of one process, on host devices or on GPUs that reach each other (no dependency).
+ * memo_cuda.cuh implements a communicator over NCCL, examples/comm_mpi.h one over MPI.
  *
  * NOT FOR: choosing a model's parallel layout while it trains, moving weights between stages, or
  * starting processes.  Layouts are planned before, by extras/memo_layout.h; launchers start ranks.
@@ -11,7 +11,7 @@
  *
  * STEP BY STEP, in the order of calls:
  *
- *     1  a memo_comm: memo_comm_threads_create, memo_comm_nccl_create, or examples/comm_mpi.h
+ *     1  a memo_comm: memo_comm_create_threads, memo_comm_create_nccl, or examples/comm_mpi.h
  *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
  *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
  *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
@@ -23,15 +23,14 @@
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
- *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
  * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
- * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
- * (examples/10_ulysses_threads.c).
+ * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64).  local computes a
+ * rank's part, such as examples/host_attention.h on the host (examples/10_ulysses_threads.c).
  *
- *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream, const float* q,
- *                        const float* k, const float* v, float* out, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
+ *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream,
+ *                        memo_attention local, const float* q, const float* k, const float* v,
+ *                        float* out, memo_error* error) {
  *         const int64_t documents[] = {0, 400, 1000};
  *         memo_sequence_desc desc = {0};
  *         memo_sequence* sequence = NULL;
@@ -44,7 +43,7 @@
  *         desc.n_q_heads = 8;
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
- *         desc.attention = memo_host_attention_functions(&local);
+ *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
  *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
  *         for (int layer = 0; layer < 2 && !status; layer++)
@@ -54,17 +53,20 @@
  *         return status;
  *     }
  *
+ * RULES.  As in memo.h.  In chapters 7 to 13 create returns INVALID_ARGUMENT, OUT_OF_HOST_MEMORY
+ * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's
+ * stream and returns at once.  All ranks must call it, each from its thread, in one order.  It
+ * returns INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of
+ * memo_comm and of the device.  The functions' comments name what differs from this.
+ *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
  *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
- *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
- *                              NCCL 2.18 or later
- *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, and memo.h's chapter 6
  *
- * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
- * set the language. */
+ * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -85,10 +87,8 @@ extern "C" {
  * thread.  Every function except split, abort, status and destroy enqueues on a stream of the
  * rank's own device, and does not wait for the stream.  (Peers, and the first messages over NCCL,
  * wait for other ranks.)  A buffer must stay unchanged until the stream has passed the operation.
- * All ranks must call the collectives in the same order.
- *
- * A communicator may be used on one stream at a time.  To use another stream, make the other stream
- * wait on an event first.  Different communicators may be active at the same time.
+ * All ranks must call the collectives in the same order.  A communicator may be used on one stream
+ * at a time; another stream waits on an event first.  Communicators may be active side by side.
  *
  * Between group_begin and group_end, sends and receives are collected.  They run as a single
  * operation without deadlock.  Outside a group a send completes when the receive does, and a rank
@@ -97,10 +97,9 @@ extern "C" {
  * refused call cancels the group.  Between two ranks the k-th send meets the k-th receive; their
  * counts and types must match.
  *
- * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
- * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
- * and the synchronization of the stream.  The communicator, and every communicator split from the
- * same one, is then unusable.
+ * If a rank is lost, or later than the communicator's time-out, the operation fails on every rank
+ * with MEMO_STATUS_COMM, which the next call, memo_comm_status and the synchronization of the
+ * stream return.  The communicator and all that are split from the same one are then unusable.
  *
  * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
  * group_end without group_begin); COMM; errors of the device. */
@@ -123,9 +122,8 @@ typedef enum memo_collective {
 /* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
- * labels of every message and collective.  Otherwise MPI compares them where is_first is set.  NCCL
- * compares the digests there: their maxima over ranks travel with the operation, the watchdog finds
- * a difference within moments, and a later call or memo_comm_status returns it.  text NULL matches
+ * labels of every message and collective.  Otherwise they are compared where is_first is set, on
+ * NCCL the digests alone: a later call or memo_comm_status returns the error.  text NULL matches
  * every label, fields NULL all digests.  text and fields must outlive the communicator. */
 typedef struct memo_label {
     const char* text;
@@ -237,9 +235,8 @@ MEMO_TRY_CALL memo_status memoi_collective(memo_comm* comm, memo_stream stream,
 }
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
  * allowed; other overlap is not.  Integers wrap modulo 2^n.  The maximum of anything and NaN is
- * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
- * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
- * order. */
+ * NaN.  All ranks get bitwise the same result.  Threads and comm_mpi.h add in the order of ranks,
+ * 16-bit types in fp32, and round once: every run has the same bits.  NCCL has its own order. */
 MEMO_TRY_CALL memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
@@ -276,8 +273,7 @@ MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
 }
 
 /* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
- * from, in that order.  Runs on the host before the call returns, with the bits that
- * memo_all_reduce promises.  to may be the same elements of an array of from. */
+ * from, on the host, with the bits of memo_all_reduce.  to may be the same elements of a from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
 /* Writes the name of a rank in errors, "1 (world rank 5 on node7)", and returns text.  The number
@@ -305,30 +301,25 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
 /* --- ranks as threads ---
  *
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
- * operation ends when the copy has.
+ * operation ends when the copy has.  Ranks always compare messages, collectives and labels; an
+ * error names two ranks and what differs.
  *
- *   host devices   (memo.h, chapter 6) Operations run on their streams and meet their peers there.
- *                  For a race detector, messages and collectives order the ranks that take part.
- *   peers          any devices that reach each other's memory, such as GPUs of a node.  Streams
- *                  copy with the device's own copies, and wait for each other's events.  Transfers
- *                  take no multiprocessor.  Sums are a row kernel, which reads all ranks' buffers.
- *
- * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
- * process that computation should have for itself; host devices for tests and CPUs.
+ *   host devices   (memo.h, chapter 6), for tests and CPUs.  Operations run on their streams and
+ *                  meet their peers there.  For a race detector, messages and collectives order the
+ *                  ranks that take part.
+ *   peers          any devices that reach each other's memory, such as GPUs of a node that
+ *                  computation should have for itself.  Streams copy with the device's own copies,
+ *                  and wait for each other's events.  Sums are a row kernel that reads all buffers.
  *
  * PEERS.  A call returns when its peers have enqueued, too, and waits for no stream.  So ranks must
- * call in an order in which no two wait for each other, each in a thread of its own.  A failure is
- * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
- * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
- * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
- * streams.  memo_cuda_enable_peers lets GPUs reach each other.  Not yet run on several GPUs.
- *
- * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
- * root of a collective, and labels.  An error names two ranks and what differs.
+ * call in an order in which no two wait for each other.  A failure is returned by the call, after
+ * its copies have ended.  If a rank's device has failed, peers may still read the rank's buffers:
+ * call memo_comm_abort, then a collective, which returns when none does.  Calls cannot be captured.
+ * Destroy no device before all ranks have synchronized their streams.  memo_cuda_enable_peers lets
+ * GPUs reach each other.  Not yet run on several GPUs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
- * and a missing rank after timeout_s.  All communicators split from a world fail together.
- * examples/thread_ranks.h runs a function on each rank. */
+ * and a missing rank after timeout_s.  examples/thread_ranks.h runs a function on each rank. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_comm_threads_desc {
@@ -350,88 +341,6 @@ typedef struct memo_comm_threads_desc {
  * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
 MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
-
-#endif
-
-/* --- NCCL ---
- *
- * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
- * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
- * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
- * but the digests of labels, which all objects of this header have: if calls differ, it hangs or
- * moves the wrong bytes.  To find such an error, run the program over threads, or over MPI
- * (examples/comm_mpi.h, is_debug).
- *
- * FAILURE.  A world and its parts fail together.  A watchdog thread of the world aborts all
- * communicators after an asynchronous error, or if an operation has not ended timeout_s after the
- * latest call.  Any wait for a stream ends then.  Set failed and failed_user, so that the wait also
- * returns COMM:
- *
- *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
- *
- * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * memo_comm_abort returns at once, and memo_comm_destroy waits for the watchdog.  NCCL ends an
- * abort only after all graphs with operations of the world are destroyed.  After an error, call
- * memo_comm_abort, destroy graphs, communicators and the device, then leave.
- *
- * ORDER.  NCCL may deadlock unless all ranks start the operations of all communicators in one
- * order.  Enqueue them so, from one thread.  The world sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it
- * is set; with NCCL before 2.26, or another value, an event makes each operation wait for the
- * previous one of another communicator.  Operations captured in a graph need NCCL 2.26, or your own
- * events between them.  If a group has several messages for a rank, that rank must take them in a
- * group too (seen with NCCL 2.28: single calls that first receive all of them hang).
- *
- * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
- * NCCL has threads, and replay them on all ranks.  Send each message once before the capture, which
- * cannot create connections.  Destroy the graph before the communicators, or their destruction
- * hangs (examples/12_ring_nccl.cu).
- *
- * COST.  Calls do not block, which a safe abort requires; since 2.23 NCCL starts a thread for each
- * (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 avoids it too, but then a call that
- * waits for a lost peer cannot be aborted. */
-#ifdef MEMO_SP_NCCL
-
-typedef struct memo_comm_nccl_desc {
-    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
-     * WORLD_SIZE. */
-    int32_t rank, size;
-    /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
-     * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
-     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet
-     * of that address. */
-    const void* unique_id;
-    const char* name;      /* copied; NULL: "nccl world" */
-    const char* host;      /* of this process, for its errors; copied; NULL: none */
-    double join_timeout_s; /* for joining, splits and connections; 0: 120 */
-    double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
-    /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
-     * not call any function of memo_comm.  Optional. */
-    void (*failed)(void* failed_user, const memo_error* why);
-    void* failed_user;
-} memo_comm_nccl_desc;
-
-/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
- * OUT_OF_HOST_MEMORY. */
-MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
-                                           memo_error* error);
-/* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
- * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
-MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
-                                                double timeout_s, memo_error* error);
-
-/* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
- * before, what creation took from free memory, without the channels of the first operation. */
-MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
- * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
- * registration, before the memory is freed.  All ranks must call this, while none has an operation
- * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
- * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
- * after which the communicator works without a window; COMM. */
-MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif
 
@@ -467,8 +376,7 @@ typedef struct memo_mesh {
  * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_TRY memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world must call this with equal descs, each from its thread.  Errors: as above,
- * OUT_OF_HOST_MEMORY, and errors of split. */
+/* All ranks of world must call this with equal descs, each from its thread. */
 MEMO_TRY memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
@@ -487,19 +395,17 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *              balance needs.  Equal work if attention ends at document borders.
  *
  * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
- * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
- * their LSE is -inf or the head's sink, and they have no label.  In the sharding "documents" each
- * ring rank's padding follows its rows of the last document.  A short sequence may leave a rank
- * with padding only.
+ * last token (documents: of each rank), at positions n_tokens and above.  Their output and gradient
+ * are 0, their LSE is -inf or the head's sink, and they have no label.  A rank may have padding
+ * only.
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
  * The longest document goes to the half with more free rows, then the next one.  The document that
  * fills a half is cut there.  If the causal scores of a rank of both halves differ by more than
- * 1 / 32 of the mean over all ranks, the longest document is cut over all ranks of both halves
- * instead: of 2 g chunks, rank r of g gets chunks r and 2 g - 1 - r.  So the scores of ranks differ
- * by a few percent, the token counts by at most 1, and few documents have rows on several ranks.
- * Each batch may have other documents; rows and scratch memory of a rank stay the same.
+ * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
+ * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
+ * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -556,12 +462,10 @@ typedef struct memo_sharding {
     int64_t n_pieces;
 } memo_sharding;
 
-/* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
- * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Only documents take memory, which copies share.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
-/* Frees the memory of documents; call this once, when no copy is used.  For other kinds it does
- * nothing. */
+/* Frees the memory of documents; call this once, when no copy is used. */
 MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
 /* Sets slice number k as a sharding of its own, and slices 0 .. k, whose keys k's queries may see.
@@ -577,21 +481,18 @@ MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t s
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
-/* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document, behind its ancestors.
- * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
- * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
- * large enough. */
+/* positions[local_tokens] of a rank's rows, for position embeddings: from the begin of each
+ * document on, behind its ancestors.  document_begins (n_documents + 1): NULL means the documents
+ * of the sharding, or one document.  Padding counts on from n_tokens: padded_tokens angles do. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
- * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2 or
- * more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
- * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
- * ahead is negative, the first tokens do.  tokens (n_batch, n_tokens) are in host memory.  Returns
- * the number of labels that are not ignored.
+ * positions later: 1 for the next token, 2 or more for multi-token prediction, -1 for the previous
+ * token.  A position without such a token in its document (as in memo_sharding_positions), and
+ * padding, get `ignored`.  tokens (n_batch, n_tokens) are in host memory.  Returns the number of
+ * labels that are not ignored.
  *
  * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
  * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over
@@ -604,8 +505,8 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
- * gets queries and keys at known positions, and a mask over positions.  An exact callback for the
- * host device is supplied. */
+ * gets queries and keys at known positions, and a mask over positions.  Exact
+ * callbacks are in examples/: host_attention.h, and exact_attention.h for GPUs. */
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
@@ -653,13 +554,12 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
                                  int64_t* end);
 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  Element e of head h of row i of batch b of q is at
+ * kernels.  Element e of head h of row i of sequence b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
  * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
  * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
- * n_kv_heads).  The n_batch sequences share the runs and the mask: sequences that differ in these
- * come in blocks of their own. */
+ * n_kv_heads).  The n_batch sequences share the runs and the mask. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -725,43 +625,24 @@ typedef struct memo_latent {
     void* user;
 } memo_latent;
 
-#ifndef MEMO_NO_HOST_DEVICE
-
-/* Exact attention for the host device: tiles, fp32 sums; skips what the mask excludes.  head_size
- * and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
- * attention. */
-#define MEMO_HOST_ATTENTION_HEAD_SIZE 256
-typedef struct memo_host_attention {
-    memo_device* device;
-    /* Scores computed so far, including masked scores in partly masked tiles.  Read after
-     * synchronization. */
-    int64_t n_scores;
-} memo_host_attention;
-
-MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
-
-#endif
-
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
  * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
  * ring_tokens, some heads); after attention another exchange converts back.  Each is the backward
- * of the other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  Rows for a
- * rank that needs all heads are sent in place; other rows are packed.  Rows that return arrive in
- * scratch memory.
+ * of the other (DeepSpeed-Ulysses).  The side by heads, and rows for a rank that needs all heads,
+ * are sent in place; other rows are packed.
  *
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
- * heads may differ by 1, or be 0.  A rank needs the key heads that the rank's query heads read.
- * With fewer key heads than ranks, several ranks need the same key head.  The gradients of these
- * replicas are sent and summed in fp32 on the rank that holds the rows.
+ * heads may differ by 1, or be 0.  A rank needs the key heads that its query heads read, so several
+ * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
+ * rank that holds the rows.
  *
  * A rank may split the heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
  * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read these.
  * With G > n and ring degree 1, consecutive groups share the query heads of a key head: k and v
- * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys
- * would go round once for each.) The exchanges run on a stream of the engine: an exchange to heads
- * ("g arrives") and, after attention, an exchange back to rows ("g leaves"), in the order 0
- * arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves.
+ * arrive with the first, and d_k and d_v leave with the last.  The exchanges run on a stream of the
+ * engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0 leaves, 2
+ * arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left
@@ -778,9 +659,7 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
  * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
  * attention with the runs that see each other under the mask: one to three times, so that query
- * heads share key heads evenly; more often for latent keys; and for each sequence, if the sequences
- * of a batch have separate masks.  Rows that see nothing are skipped, but not keys of
- * cross-attention that no query sees.
+ * heads share key heads evenly; more often for latent keys and separate masks.
  *
  * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
  * rank reads anything are left out, and steps with few rows come first.
@@ -794,14 +673,13 @@ typedef struct memo_ulysses_heads {
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
- * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
- * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
- * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
- * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
- * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
- * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
- * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once.  The ring is then made of rings within a
+ * node, one after another: first for the keys of the own node, then of the node before, and so on.
+ * The keys of the next two nodes arrive meanwhile, on a stream of their own.  Each rank gets the
+ * rows of the rank at its place that anybody in its node reads, holds them for the time of a ring,
+ * and adds up their gradients, which return to the owner once.  This takes as much memory more as
+ * two sets of keys, and in backward three of gradients.  What to choose (simulated time over the
+ * ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
@@ -826,10 +704,9 @@ typedef struct memo_ulysses_heads {
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * Create an object per rank and shape, and an exchange per batch and kind of mask; both serve all
- * layers.  All ranks of the mesh's sequence group must create both alike, and call forward and
- * backward in the same order.  A degree of 1 costs nothing: no copy, no message, no buffer.  The
- * beginning of this file has an example.
+ * Create an object per rank and shape, and an exchange per batch and kind of mask, alike on all
+ * ranks of the mesh's sequence group; both serve all layers.  A degree of 1 costs nothing: no copy,
+ * no message, no buffer.
  *
  * Slices.  A layer of a long sequence may be computed slice by slice (slice_tokens of a sharding).
  * Each slice has an attention of its own: sharding and key_sharding are of memo_sharding_slice, and
@@ -838,8 +715,8 @@ typedef struct memo_ulysses_heads {
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
-    /* Runs all but exchanges of the ring and, with several ulysses_groups, of Ulysses.  NULL is
-     * refused, as by chapters 9, 10 and 12: pass a handle of CUDA's default stream. */
+    /* Runs all but exchanges of the ring and, with several ulysses_groups, of Ulysses.  Not NULL:
+     * pass a handle of CUDA's default stream, also in chapters 9, 10 and 12. */
     memo_stream stream;
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
@@ -859,8 +736,7 @@ typedef struct memo_sp_attention_desc {
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and
-     * out; 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
-     * MEMO_HOST_ATTENTION_HEAD_SIZE. */
+     * out; 0: head_size.  The local attention may limit both. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     /* Not 0 in latent.size: k and d_k are latent rows, and v and d_v NULL.  n_kv_heads, head_size
      * and v_head_size are of the expanded keys and values, which exist on their readers only. */
@@ -868,17 +744,14 @@ typedef struct memo_sp_attention_desc {
     memo_type type; /* F32, BF16, F16; lse, sinks and d_sinks are fp32 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
-    /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
-     * Each step's contribution is rounded once (test_sp_attention, "rounded"). */
+    /* 1: d_k and d_v travel in the tensors' type, so each step's contribution is rounded once. */
     int32_t rounds_gradients;
-    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps these in tensors.saved.
-     * 1: backward sends these again, and saved is not used. */
+    /* If ulysses > 1, backward needs q, k and v by heads.  0: tensors.saved keeps them; 1: backward
+     * sends them again. */
     int32_t sends_again;
-    /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the
-     * attention of another.  Scratch memory holds the buffers of one group; what arrives during
-     * another group exists twice.  With a ring a group has whole key heads, so at most as many
-     * groups are made as some rank has key heads.  Without, at most as many as some rank has query
-     * heads.  Ignored if ulysses is 1. */
+    /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
+     * of another.  Scratch memory holds one group; what arrives during another group exists twice.
+     * At most as many groups are made as some rank has query heads, with a ring key heads. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -920,20 +793,16 @@ typedef struct memo_sp_attention_tensors {
 
 typedef struct memo_sp_attention memo_sp_attention;
 
-/* Errors: INVALID_ARGUMENT. */
 MEMO_TRY memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
                                                       memo_error* error);
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
- * the device. */
+/* Each rank calls this independently. */
 MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the desc's stream and the engine's.  Call before the stream, the device and the
- * communicators are destroyed. */
+/* Call before the stream, the device and the communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* What an exchange is made of.  The arrays in masks and sharding are borrowed until the exchange is
- * destroyed. */
+/* Arrays in masks and sharding are borrowed until the exchange is destroyed. */
 typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks; NULL: causal.  n_tokens and n_keys of a mask are ignored; those
      * of the shardings are used.  If a mask has neither documents nor key_first, the documents of
@@ -945,26 +814,21 @@ typedef struct memo_exchange_desc {
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
 } memo_exchange_desc;
 
-/* The plan of an exchange: which rows travel in which step, and what each step computes.  Make a
- * plan once a batch, for each kind of mask.  All layers with these masks share the plan. */
+/* Which rows travel in which step, and what each step computes. */
 typedef struct memo_exchange memo_exchange;
 
-/* All ranks of the sequence group must call this, each from its thread.  Computes and allocates
- * everything on the host that passes need, so that passes do neither.  Enqueues a barrier of ring
- * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
- * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
- * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
- * sharding or mask; see memo_label) may come from a later call. */
+/* All ranks of the sequence group must call this, as a pass.  Computes and allocates on the host
+ * what passes need, so that passes do neither.  Enqueues a barrier of ring and ulysses, which
+ * compares descs, shardings and masks of all ranks; passes compare nothing on NCCL.  COMM may come
+ * from a later call. */
 MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
-/* Waits for the desc's stream, which may still read the documents.  Call before
- * memo_sp_attention_destroy. */
+/* Call before memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
-/* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
- * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank; with nodes, also each row once to each node. */
+/* Rows of keys that this rank sends in a forward, and of gradients in a backward, of the batch; and
+ * the fewest that would do: each row once to each rank (and node) that reads it, and back. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
@@ -972,13 +836,9 @@ typedef struct memo_exchange_info {
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
-/* All ranks of the sequence group must call these, each from its thread.  Both enqueue on the
- * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
- * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
- * (missing tensors, an exchange of another attention, sinks that the exchange was not made for);
- * UNSUPPORTED (a device without row kernels, which every backward needs); COMM (a rank runs another
- * pass, which the threads back end compares); errors of the device, of memo_comm and of the local
- * attention. */
+/* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
+ * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
+ * row kernels, which every backward needs. */
 MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
@@ -1092,20 +952,16 @@ typedef struct memo_blocks_desc {
 
 typedef struct memo_blocks memo_blocks;
 
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
- * OUT_OF_HOST_MEMORY, and errors of the device. */
+/* Each rank calls this independently. */
 MEMO_TRY memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
-/* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
 /* Enqueue a layer, so that the trainer can act between layers (memo_swap_forward_begin and others),
  * or with MEMO_ALL_LAYERS a pass over all.  Call forward for layers 0, 1, ..., then backward for
- * ..., 1, 0, on all ranks of comm in the same order.  After a pass the compute stream waits for all
- * of it.  A forward of layer 0 always starts a new pass.  Several passes of forward may come before
- * as many of backward, for slices of a micro-batch.  Errors: INVALID_STATE (out of order); COMM (a
- * rank runs another pass, or has another schedule, type or count; see memo_label); errors of the
- * functions, of comm and of the device. */
+ * ..., 1, 0.  After a pass the compute stream waits for all of it.  A forward of layer 0 always
+ * starts a new pass.  Several passes of forward may come before as many of backward, for slices of
+ * a micro-batch.  INVALID_STATE: out of order. */
 #define MEMO_ALL_LAYERS (-1)
 MEMO_TRY memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
@@ -1124,8 +980,7 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  *
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
- * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap follows the rule stated there.
+ * memo_cross_entropy_desc) gives all ranks bitwise the same losses of the whole vocabulary.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
@@ -1187,24 +1042,17 @@ typedef struct memo_loss_tensors {
 
 typedef struct memo_loss memo_loss;
 
-/* Errors: INVALID_ARGUMENT. */
 MEMO_TRY memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
- * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+/* Each rank calls this independently.  UNSUPPORTED: the device has no row kernels. */
 MEMO_TRY memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
                                       memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
-/* Enqueues all tiles on the desc's stream.  All tensor ranks must call this with the same n_rows,
- * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
- * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
- * functions, of comm and of the device. */
+/* A pass of all tiles, with the same n_rows, labels and scale on all tensor ranks. */
 MEMO_TRY memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
- * per label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
- * errors of the device. */
+ * per label; 0 without labels.  INVALID_ARGUMENT: a label is at or beyond the vocabulary. */
 MEMO_TRY memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);
 
@@ -1270,21 +1118,17 @@ typedef struct memo_scan_desc {
 typedef struct memo_scan memo_scan;
 
 /* Each rank calls this independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
- * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
- * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+ * rows from the device, shared by all layers.  UNSUPPORTED: a halo without row kernels. */
 MEMO_TRY memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
                                       memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_scan_destroy(memo_scan* scan);
 
 /* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  The call
- * copies the positions, and does not allocate.  The call enqueues a barrier on the desc's stream,
- * which compares descs and numbers of all ranks; passes compare nothing on NCCL.  Errors:
- * INVALID_ARGUMENT; errors of memo_comm.  COMM (a rank has another desc or other rows; see
- * memo_label) may come from a later call. */
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  Copies the
+ * positions, does not allocate, and enqueues a barrier that compares descs and numbers of all
+ * ranks; passes compare nothing on NCCL.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                         const int64_t* document_begins, int64_t n_documents,
                                         memo_error* error);
@@ -1301,10 +1145,7 @@ typedef struct memo_scan_tensors {
     const float* initial;
 } memo_scan_tensors;
 
-/* All ranks must call these, each from its own thread.  Both enqueue on the desc's stream and
- * return at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs
- * another pass, which the threads back end compares); errors of the callbacks, of memo_comm and of
- * the device. */
+/* Passes.  INVALID_STATE: no rows are set, or a halo of a scan whose halo_rows is 0. */
 MEMO_TRY memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                                        memo_error* error);
 MEMO_TRY memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
@@ -1312,8 +1153,7 @@ MEMO_TRY memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors
 /* forward sets halo (halo_rows, halo_columns): the rows before this rank's first, of one or more
  * ranks; 0 for rows of another document and before the first row of all ranks.  backward adds the
  * gradients d_halo to d_rows of the ranks that own the rows.  rows and d_rows have this rank's
- * rows.  A call is for one sequence.  Threads, stream and errors as above; INVALID_STATE also if
- * halo_rows is 0. */
+ * rows.  A call is for one sequence. */
 MEMO_TRY memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                             memo_error* error);
 MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
@@ -1324,13 +1164,12 @@ MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * Operations on rows other than matrix products.  memo_row_run computes on the calling thread, and
  * memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
- * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
- * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
- * bit.  Only exp, log, log1p and tanh may differ, and the order of a loss's sums.  In the merge: by
- * 4 units in the last place of the weight, and of the larger term of the LSE.  In the
- * cross-entropy: each exp(x) by 3 + |x| / 40 units, and a GPU takes an exp below 2^-126 as 0; the
- * LSE by 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element;
- * 16 bytes are faster.
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
+ * that is added is an explicit fma, so that host and GPU agree bit for bit, but for exp, log,
+ * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of
+ * the weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40
+ * units (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays
+ * a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
@@ -1463,11 +1302,10 @@ typedef struct memo_pack_desc {
  *   loss     = LSE - z[label]
  *   d_logits = scale (p - y) (1 - (z / softcap)^2)
  *
- * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
- * losses keep their precision with large logits and confident labels.  A row without label (label <
- * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
- * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
- * (memo_loss_read).
+ * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum, which keeps the
+ * precision with large logits and confident labels.  A row without label (label < 0) gets loss 0
+ * and gradient 0.  A label at or beyond the vocabulary is an error that only the device sees: its
+ * loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it (memo_loss_read).
  *
  * On a GPU 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l +
  * 16, l and l + 8, ... are joined.  The host joins chunks of 256 columns in order.  Lane l of
@@ -1614,27 +1452,22 @@ typedef struct memo_routing {
 } memo_routing;
 
 /* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
- * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
- * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
- * rank has another desc; see memo_label) may come from a later call. */
+ * enqueues a barrier that compares the descs; COMM may come from a later call.  A group of messages
+ * limits the experts. */
 MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_experts_destroy(memo_experts* experts);
 
-/* All ranks must call this.  counts (n_experts), in device memory: the rows that this rank sends to
- * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
+/* A pass that waits for the stream.  counts (n_experts), in device memory: the rows that this rank
+ * sends to each expert.  Errors, the same on all ranks, which can then route again:
  * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
- * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
+ * max_received). */
 MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
-/* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
- * INFEASIBLE, as above. */
+/* Sets the routing to equal counts, independently, with these errors. */
 MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
                                           memo_routing* routing, memo_error* error);
-/* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
- * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
- * compares); errors of memo_comm and of the device. */
+/* Passes, with equal row_elements and type on all ranks. */
 MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
                                    memo_type type, memo_error* error);
@@ -1644,11 +1477,9 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
- * call attend in each layer.  The object keeps LSEs and saved tensors of all layers.  Attention is
- * causal within documents, with a window if the desc has one.  Documents may have parents, whose
- * tokens they see, too.  The sharding is "documents".  Other masks, slices, sinks and
- * cross-attention take the parts, chapters 3 to 7.
+ * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
+ * is causal within documents, which may have parents, and has a window if the desc has one.  The
+ * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
@@ -1680,18 +1511,15 @@ typedef struct memo_sequence_desc {
 typedef struct memo_sequence memo_sequence;
 
 /* All ranks of comm must call this, each from its thread, and wait for each other.  Allocates from
- * the device: scratch, and for each layer its LSEs and saved tensors.  Errors: INVALID_ARGUMENT,
- * OUT_OF_HOST_MEMORY, and errors of the device and of memo_comm. */
+ * the device: scratch, and for each layer its LSEs and saved tensors. */
 MEMO_TRY memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
                                           memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 
-/* All ranks of comm must call this with equal documents.  Begins a batch: document_begins
- * (n_documents + 1 positions from 0 to n_tokens, not descending; NULL: one document) is copied.
- * Waits for the desc's stream, which may still use the batch before.  Computes and allocates on the
- * host.  After a failure no batch has begun.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
- * of memo_comm; COMM (a rank has other documents or another desc) may come from a later call. */
+/* Begins a batch, on all ranks with equal documents: document_begins (n_documents + 1 positions
+ * from 0 to n_tokens, not descending; NULL: one document) is copied.  Waits for the desc's stream,
+ * which may still use the batch before.  Computes and allocates on the host.  After a failure no
+ * batch has begun.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          int64_t n_documents, memo_error* error);
 
@@ -1710,12 +1538,10 @@ MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* se
  * ancestors, for rotary embeddings.  A batch must have begun. */
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
-/* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
- * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
- * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
- * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
- * attend_backward, which takes the same q, k, v and out, and sets d_q, d_k and d_v.  Errors:
- * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
+/* Passes.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and v have
+ * n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded up.
+ * Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which takes
+ * the same q, k, v and out, and sets d_q, d_k and d_v.  INVALID_STATE: no batch has begun. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,
                                           memo_error* error);
@@ -2011,12 +1837,10 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
- *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
- *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
@@ -3785,746 +3609,6 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 
 #endif /* MEMO_NO_HOST_DEVICE */
 
-/* ---- >>nccl back end ----------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime.  Knows nothing of the threads back end, attention or layouts.
- *
- * NCCL allows an abort only while no other thread is inside one of its calls, so communicators do
- * not block (NCCL 2.14): a call may still be in progress when it returns, and is polled.  One mutex
- * of the world, held for single calls, separates the caller from the watchdog.  Parts share NCCL's
- * resources with their world, which needs the same. */
-#ifdef MEMO_SP_NCCL
-
-#include <cuda_runtime_api.h>
-#include <nccl.h>
-
-#include <pthread.h>
-#include <sched.h>
-
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
-#error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
-#endif
-
-#define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
-#define MEMOI_NCCL_AGREED   16   /* labels under way, of different digests */
-#define MEMOI_NCCL_DIGESTS  (2 * MEMO_LABEL_FIELDS)
-
-/* The digests of a label and their complements.  All ranks have the same digests exactly if the
- * maxima over ranks are this rank's values.  NCCL keeps the maxima of all operations with this
- * label, so that no later operation hides a difference.  Lies in memory that the host and the GPU
- * share. */
-typedef struct memoi_nccl_agreed {
-    const char* const* fields; /* NULL: free */
-    int32_t is_captured;       /* graphs use this memory, so it stays */
-    int32_t own[MEMOI_NCCL_DIGESTS], maxima[MEMOI_NCCL_DIGESTS];
-} memoi_nccl_agreed;
-
-typedef struct memoi_nccl memoi_nccl;
-
-typedef struct memoi_nccl_world {
-    pthread_mutex_t mutex; /* of everything here and of NCCL's calls */
-    pthread_t watchdog;
-    int32_t is_ending;
-    memoi_nccl* comms;        /* the world and its parts */
-    memo_error failure;       /* status OK: none */
-    memo_comm_nccl_desc desc; /* with the default time-outs; no name, host or id */
-    char host[101];           /* "": none */
-    int gpu;
-    int32_t orders_by_events; /* NCCL does not order communicators itself */
-    memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
-} memoi_nccl_world;
-
-struct memoi_nccl {
-    memo_comm table;
-    char name[64];
-    memoi_nccl* next; /* of the world */
-    memoi_nccl_world* world;
-    ncclComm_t comm; /* NULL once aborted */
-    ncclComm_t part; /* of a split: NCCL's thread sets it, until an abort has ended the thread */
-    int64_t creation_bytes; /* taken from the GPU's free memory, which it is until then */
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    ncclWindow_t window; /* NULL: no memory is registered */
-#endif
-    void* barrier_word;
-    memoi_nccl_agreed* agreed; /* MEMOI_NCCL_AGREED, and a last one that agrees with any */
-
-    /* For the watchdog and for other communicators. */
-    cudaEvent_t done;      /* recorded after each operation */
-    double enqueued_s;     /* when `done` was recorded; 0: never */
-    double wait_ends_at_s; /* the time-out of a wait; 0: nobody waits */
-
-    memo_message_call messages[MEMOI_NCCL_MESSAGES]; /* of the open group */
-};
-
-/* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
-MEMOI void memoi_nccl_nap(double waited_s) {
-    if (waited_s < 5e-4)
-        sched_yield();
-    else
-        memob_sleep_until(memob_now_ns() + (int64_t)(waited_s < 1e-2 ? waited_s * 1e8 : 1e6));
-}
-
-/* --- the meeting: all ranks get rank 0's unique id --- */
-
-MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* number,
-                                                memo_error* error) {
-    const char* text = getenv(name);
-    if (!text)
-        return MEMOI_REFUSE("%s: not set in the environment; start with torchrun, set RANK, "
-                            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                            name);
-    if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s: not a number in the environment ('%.100s')", name, text);
-}
-
-/* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
-MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
-    const char* host = getenv("MASTER_ADDR");
-    char address[300];
-    int64_t port = 0;
-    memo_status status;
-    if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
-    if (!host)
-        return MEMOI_REFUSE("MASTER_ADDR: not set in the environment; set it to rank 0's address");
-    status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
-    if (!status) status = memob_check_integer("environment", "MASTER_PORT", port, 1, 65534, error);
-    if (status) return status;
-    snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
-             (int)port + 1);
-    setenv("NCCL_COMM_ID", address, 1);
-    *is_named = 1;
-    return MEMO_STATUS_OK;
-}
-
-/* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
-MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t size,
-                                      ncclUniqueId* id, int* is_named, memo_error* error) {
-    ncclResult_t result;
-    if (desc->unique_id) {
-        memcpy(id, desc->unique_id, sizeof *id);
-        return MEMO_STATUS_OK;
-    }
-    if (size > 1 && memoi_nccl_name_meeting(is_named, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    result = ncclGetUniqueId(id);
-    if (result == ncclSuccess) return MEMO_STATUS_OK;
-    return MEMOI_FAIL(COMM, "ncclGetUniqueId: %s; %.300s", ncclGetErrorString(result),
-                      ncclGetLastError(NULL));
-}
-
-/* --- errors --- */
-
-/* By memo_type; ncclBfloat16 is not in C before 2.24. */
-static const ncclDataType_t memoi_nccl_types[] = {
-    ncclFloat32, ncclFloat64, (ncclDataType_t)9, ncclFloat16, ncclInt32, ncclInt64, ncclUint8};
-
-/* The mutex is held.  After this nothing calls NCCL but the watchdog, which aborts the world. */
-MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
-                                  memo_error* error) {
-    memoi_nccl_world* world = me->world;
-    char rank[MEMO_RANK_TEXT];
-    if (!world->failure.status) {
-        memo_error_set(
-            &world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %s: %.340s", what, me->name,
-            memo_comm_rank_text(rank, me->table.rank, world->desc.rank, world->host), why);
-        /* First, so that a wait which the abort ends already finds it. */
-        if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
-    }
-    return memo_error_set(error, world->failure.status, "%s", world->failure.message);
-}
-
-/* The mutex is held. */
-MEMOI int memoi_nccl_is_usable(const memoi_nccl* me) {
-    return me->comm && !me->world->failure.status;
-}
-
-/* The mutex is held.  OK with *is_done (optional) = 0: the call is still in progress. */
-MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
-                                  int* is_done, memo_error* error) {
-    ncclResult_t state = ncclSuccess;
-    const char* detail;
-    char why[400];
-    if (me->world->failure.status) return memoi_nccl_fail(me, what, "", error);
-    if (!me->comm) { /* not joined yet, or in no part */
-        result = ncclSuccess;
-    } else if (result == ncclSuccess || result == ncclInProgress) {
-        result = ncclCommGetAsyncError(me->comm, &state);
-        if (result == ncclSuccess) result = state;
-    }
-    if (is_done) *is_done = result == ncclSuccess;
-    if (result == ncclSuccess || result == ncclInProgress) return MEMO_STATUS_OK;
-    detail = ncclGetLastError(me->comm);
-    snprintf(why, sizeof why, "%s; %.300s", ncclGetErrorString(result), detail ? detail : "");
-    return memoi_nccl_fail(me, what, why, error);
-}
-
-/* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
-MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
-                                    memo_error* error) {
-    double start_s = memob_now_s();
-    for (;;) {
-        double waited_s = memob_now_s() - start_s;
-        int is_done = 0;
-        memo_status status;
-        pthread_mutex_lock(&me->world->mutex);
-        status = memoi_nccl_look(me, what, result, &is_done, error);
-        if (!status && !is_done && waited_s > me->world->desc.join_timeout_s)
-            status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
-        pthread_mutex_unlock(&me->world->mutex);
-        if (status || is_done) return status;
-        memoi_nccl_nap(waited_s);
-    }
-}
-
-MEMOI memo_status memoi_nccl_status(memo_comm* comm, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    memo_status status;
-    pthread_mutex_lock(&me->world->mutex);
-    status = memoi_nccl_look(me, "an operation", ncclSuccess, NULL, error);
-    pthread_mutex_unlock(&me->world->mutex);
-    return status;
-}
-
-MEMOI void memoi_nccl_abort(memo_comm* comm) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    pthread_mutex_lock(&me->world->mutex);
-    (void)memoi_nccl_fail(me, "abort", "called", NULL);
-    pthread_mutex_unlock(&me->world->mutex);
-}
-
-/* --- the watchdog --- */
-
-/* The mutex is held.  Do all ranks have the same digests?  The GPU may still write the maxima. */
-MEMOI void memoi_nccl_watch_agreed(memoi_nccl* me) {
-    for (int i = 0; i < MEMOI_NCCL_AGREED && !me->world->failure.status; i++) {
-        const memoi_nccl_agreed* a = &me->agreed[i];
-        for (int k = 0; k < MEMOI_NCCL_DIGESTS && a->fields; k++)
-            if (__atomic_load_n(&a->maxima[k], __ATOMIC_RELAXED) != a->own[k]) {
-                (void)memoi_nccl_fail(me, a->fields[k % MEMO_LABEL_FIELDS],
-                                      "ranks disagree; all ranks must pass the same", NULL);
-                break;
-            }
-    }
-}
-
-/* The mutex is held. */
-MEMOI void memoi_nccl_watch(memoi_nccl* me) {
-    double now_s = memob_now_s();
-    memoi_nccl_watch_agreed(me);
-    if (memoi_nccl_look(me, "an operation", ncclSuccess, NULL, NULL)) return;
-    if (now_s - me->enqueued_s > me->world->desc.timeout_s &&
-        cudaEventQuery(me->done) == cudaErrorNotReady) /* never recorded: success */
-        (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
-    else if (me->wait_ends_at_s > 0 && now_s > me->wait_ends_at_s)
-        (void)memoi_nccl_fail(me, "synchronize", "the stream did not end within the time-out",
-                              NULL);
-}
-
-/* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
- * communicator are destroyed, by a thread that may have to see the failure first. */
-MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
-    memoi_nccl* each;
-    for (;;) {
-        for (each = world->comms; each && !each->comm;) each = each->next;
-        if (!each) return;
-        pthread_mutex_unlock(&world->mutex);
-        (void)ncclCommAbort(each->comm);
-        if (each->part) (void)ncclCommAbort(each->part);
-        pthread_mutex_lock(&world->mutex);
-        each->comm = each->part = NULL;
-    }
-}
-
-MEMOI void* memoi_nccl_watchdog(void* argument) {
-    memoi_nccl_world* world = (memoi_nccl_world*)argument;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int32_t is_ending = 0;
-    (void)cudaSetDevice(world->gpu);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
-    while (!is_ending) {
-        memob_sleep_until(memob_now_ns() + 20000000);
-        pthread_mutex_lock(&world->mutex);
-        is_ending = world->is_ending;
-        for (memoi_nccl* each = world->comms; each && !world->failure.status; each = each->next)
-            if (each->comm) memoi_nccl_watch(each);
-        if (world->failure.status) memoi_nccl_abort_all(world);
-        pthread_mutex_unlock(&world->mutex);
-    }
-    return NULL;
-}
-
-memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
-                                       memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    double limit_s = timeout_s > 0 ? timeout_s : me->world->desc.timeout_s;
-    cudaError_t result;
-    memo_status status;
-    pthread_mutex_lock(&me->world->mutex);
-    me->wait_ends_at_s = memob_now_s() + limit_s;
-    pthread_mutex_unlock(&me->world->mutex);
-
-    result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
-
-    pthread_mutex_lock(&me->world->mutex);
-    me->wait_ends_at_s = 0;
-    memoi_nccl_watch_agreed(me);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_status(comm, error);
-    if (!status && result != cudaSuccess)
-        status = MEMOI_FAIL(DEVICE, "cudaStreamSynchronize: %s", cudaGetErrorString(result));
-    if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
-    return status;
-}
-
-/* --- order --- */
-
-MEMOI int memoi_nccl_is_captured(cudaStream_t stream) {
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
-           status != cudaStreamCaptureStatusNone;
-}
-
-/* The mutex is held.  Two communicators that are busy at once could deadlock. */
-MEMOI ncclResult_t memoi_nccl_order(memoi_nccl* me, cudaStream_t stream) {
-    const memoi_nccl* latest = me->world->latest;
-    if (!me->world->orders_by_events || !latest || latest == me || memoi_nccl_is_captured(stream))
-        return ncclSuccess;
-    return cudaStreamWaitEvent(stream, latest->done, 0) == cudaSuccess ? ncclSuccess
-                                                                       : ncclUnhandledCudaError;
-}
-
-/* After an operation.  An event recorded in a capture cannot be queried. */
-MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
-    pthread_mutex_lock(&me->world->mutex);
-    if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
-        me->enqueued_s = memob_now_s();
-        me->world->latest = me;
-    }
-    pthread_mutex_unlock(&me->world->mutex);
-}
-
-/* --- what ranks must agree on --- */
-
-/* Has every operation that was not captured ended? */
-MEMOI int memoi_nccl_is_done(const memoi_nccl* me) {
-    const cudaError_t state = cudaEventQuery(me->done);
-    if (state == cudaErrorNotReady && cudaPeekAtLastError() == state) (void)cudaGetLastError();
-    return state == cudaSuccess;
-}
-
-/* The mutex is held.  The place of these digests.  If all are taken, those of operations that have
- * ended give way.  The last place, if there is none: these digests are not compared. */
-MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* own,
-                                                 int is_captured) {
-    memoi_nccl_agreed *end = me->agreed + MEMOI_NCCL_AGREED, *a;
-    for (a = me->agreed; a < end; a++)
-        if (a->fields && !memcmp(a->own, own, sizeof a->own)) return a;
-    for (a = me->agreed; a < end && a->fields;) a++;
-    if (a == end && !is_captured && memoi_nccl_is_done(me)) {
-        memoi_nccl_watch_agreed(me);
-        for (int k = MEMOI_NCCL_AGREED - 1; k >= 0; k--) {
-            if (me->agreed[k].is_captured) continue;
-            a = &me->agreed[k];
-            a->fields = NULL;
-        }
-    }
-    if (a < end) {
-        memcpy(a->own, own, sizeof a->own);
-        memcpy(a->maxima, own, sizeof a->maxima);
-    }
-    return a;
-}
-
-/* The mutex is held, in an open group of NCCL.  A few bytes go with its operations. */
-MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
-    const memo_label* label = &me->table.label;
-    const int is_captured = memoi_nccl_is_captured(stream);
-    int32_t own[MEMOI_NCCL_DIGESTS];
-    memoi_nccl_agreed* a;
-    if (!label->is_first || me->table.size == 1) return ncclSuccess;
-    for (int32_t k = 0; k < MEMO_LABEL_FIELDS; k++) {
-        own[k] = (int32_t)label->digests[k];
-        own[MEMO_LABEL_FIELDS + k] = ~own[k];
-    }
-    a = memoi_nccl_place_agreed(me, own, is_captured);
-    a->fields = label->fields;
-    a->is_captured |= is_captured;
-    return ncclAllReduce(a == me->agreed + MEMOI_NCCL_AGREED ? a->own : a->maxima, a->maxima,
-                         MEMOI_NCCL_DIGESTS, ncclInt32, ncclMax, me->comm, stream);
-}
-
-/* --- messages and collectives --- */
-
-/* The mutex is held. */
-MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream,
-                                    const memo_message_call* calls, int32_t n) {
-    ncclResult_t result = ncclSuccess;
-    const memo_message_call* m;
-    for (m = calls; m < calls + n && (result == ncclSuccess || result == ncclInProgress); m++) {
-        ncclDataType_t type = memoi_nccl_types[m->type];
-        size_t count = (size_t)m->count;
-        result = m->is_send ? ncclSend(m->address, count, type, m->peer, me->comm, stream)
-                            : ncclRecv(m->address, count, type, m->peer, me->comm, stream);
-    }
-    return result;
-}
-
-/* The mutex is held. */
-MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
-                                      const memo_collective_call* call) {
-    size_t count = (size_t)call->count;
-    ncclDataType_t type = memoi_nccl_types[call->type];
-    ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
-    switch (call->kind) {
-    case MEMO_COLLECTIVE_ALL_REDUCE:
-        return ncclAllReduce(call->from, call->to, count, type, op, me->comm, stream);
-    case MEMO_COLLECTIVE_ALL_GATHER:
-        return ncclAllGather(call->from, call->to, count, type, me->comm, stream);
-    case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
-    case MEMO_COLLECTIVE_BROADCAST:
-        return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
-    case MEMO_COLLECTIVE_BARRIER: break;
-    }
-    /* NCCL has no barrier; the reduction of one number serves. */
-    return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
-                         stream);
-}
-
-/* Enqueues a collective or, if call is NULL, messages. */
-MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_collective_call* call,
-                                 const memo_message_call* messages, int32_t n, memo_error* error) {
-    cudaStream_t stream = (cudaStream_t)(void*)on;
-    ncclResult_t result = ncclSuccess, ended;
-    memo_status status;
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me)) result = memoi_nccl_order(me, stream);
-    if (memoi_nccl_is_usable(me) && result == ncclSuccess) result = ncclGroupStart();
-    if (memoi_nccl_is_usable(me) && result == ncclSuccess) {
-        result = memoi_nccl_agree(me, stream);
-        if (result == ncclSuccess || result == ncclInProgress)
-            result = call ? memoi_nccl_enqueue(me, stream, call)
-                          : memoi_nccl_issue(me, stream, messages, n);
-        ended = ncclGroupEnd();
-        if (result == ncclSuccess || result == ncclInProgress) result = ended;
-    }
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, call ? memoi_comm_collective_name(call->kind) : "a group",
-                               result, error);
-    if (!status) memoi_nccl_mark(me, stream);
-    return status;
-}
-
-MEMOI memo_status memoi_nccl_messages(memo_comm* comm, memo_stream stream,
-                                      const memo_message_call* calls, int32_t n,
-                                      memo_error* error) {
-    return memoi_nccl_run((memoi_nccl*)comm->context, stream, NULL, calls, n, error);
-}
-
-MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
-                                        const memo_collective_call* call, memo_error* error) {
-    return memoi_nccl_run((memoi_nccl*)comm->context, stream, call, NULL, 0, error);
-}
-
-/* --- creating, splitting and destroying --- */
-
-MEMOI void memoi_nccl_world_destroy(memoi_nccl_world* world) {
-    pthread_mutex_lock(&world->mutex);
-    world->is_ending = 1;
-    pthread_mutex_unlock(&world->mutex);
-    pthread_join(world->watchdog, NULL);
-    pthread_mutex_destroy(&world->mutex);
-    MEMO_FREE(world);
-}
-
-MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_nccl_world** result,
-                                        memo_error* error) {
-    memoi_nccl_world* world = (memoi_nccl_world*)memob_calloc(1, sizeof *world);
-    int version = 0;
-    const char* is_implicit;
-    *result = NULL;
-    if (!world) return memob_no_memory(error, "a world of communicators");
-    world->desc = *desc;
-    snprintf(world->host, sizeof world->host, "%s", desc->host ? desc->host : "");
-    if (!(desc->join_timeout_s > 0)) world->desc.join_timeout_s = 120;
-    if (!(desc->timeout_s > 0)) world->desc.timeout_s = 600;
-    (void)cudaGetDevice(&world->gpu);
-
-    /* Order of communicators: NCCL's, or by events.  NCCL reads the variable at its first use. */
-    if (ncclGetVersion(&version) != ncclSuccess) version = 0;
-    if (version >= NCCL_VERSION(2, 26, 0)) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    is_implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    world->orders_by_events =
-        version < NCCL_VERSION(2, 26, 0) || !is_implicit || strcmp(is_implicit, "1") != 0;
-
-    pthread_mutex_init(&world->mutex, NULL);
-    if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
-        pthread_mutex_destroy(&world->mutex);
-        MEMO_FREE(world);
-        return MEMOI_FAIL(OUT_OF_HOST_MEMORY, "comm_nccl: no thread for the watchdog");
-    }
-    *result = world;
-    return MEMO_STATUS_OK;
-}
-
-/* The last communicator takes the world with it. */
-MEMOI void memoi_nccl_destroy(memo_comm* comm) {
-    memoi_nccl *me = (memoi_nccl*)comm->context, **link;
-    memoi_nccl_world* world = me->world;
-    ncclResult_t result = ncclSuccess;
-    int is_last;
-
-    /* Finish what is under way with the peers. */
-    MEMOB_IGNORE(memo_comm_nccl_register(comm, NULL, 0, NULL));
-    pthread_mutex_lock(&world->mutex);
-    if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
-    pthread_mutex_unlock(&world->mutex);
-    (void)memoi_nccl_finish(me, "destroy", result, NULL);
-
-    /* Leave the world; after a failure the watchdog aborts it first. */
-    pthread_mutex_lock(&world->mutex);
-    while (me->comm && world->failure.status) {
-        pthread_mutex_unlock(&world->mutex);
-        memoi_nccl_nap(1);
-        pthread_mutex_lock(&world->mutex);
-    }
-    for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
-    if (*link) *link = me->next;
-    if (world->latest == me) world->latest = NULL;
-    is_last = !world->comms;
-    if (me->comm) (void)ncclCommDestroy(me->comm);
-    pthread_mutex_unlock(&world->mutex);
-
-    if (is_last) memoi_nccl_world_destroy(world);
-    if (me->done) (void)cudaEventDestroy(me->done);
-    (void)cudaFree(me->barrier_word);
-    (void)cudaFreeHost(me->agreed);
-    MEMO_FREE(me);
-}
-
-MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
-                                   memo_comm** part, memo_error* error);
-
-MEMOI int64_t memoi_nccl_free_bytes(void) {
-    size_t free_bytes = 0, total_bytes = 0;
-    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
-}
-
-/* Everything except NCCL's communicator. */
-MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nccl_world* world,
-                                  memoi_nccl** result, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
-    const size_t agreed_bytes = (MEMOI_NCCL_AGREED + 1) * sizeof *me->agreed;
-    const int64_t free_bytes = memoi_nccl_free_bytes();
-    memo_comm* table;
-    void* agreed = NULL;
-    *result = NULL;
-    if (!me) return memob_no_memory(error, "a communicator");
-    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
-        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess ||
-        cudaHostAlloc(&agreed, agreed_bytes, cudaHostAllocDefault) != cudaSuccess ||
-        cudaEventCreateWithFlags(&me->done, cudaEventDisableTiming) != cudaSuccess) {
-        (void)cudaFree(me->barrier_word);
-        (void)cudaFreeHost(agreed);
-        MEMO_FREE(me);
-        return MEMOI_FAIL(
-            DEVICE, "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
-            cudaGetErrorString(cudaGetLastError()));
-    }
-
-    me->creation_bytes = free_bytes;
-    me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
-    for (int k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
-    snprintf(me->name, sizeof me->name, "%s%s", prefix, name);
-    table = &me->table;
-    table->name = me->name;
-    table->context = me;
-    table->split = memoi_nccl_split;
-    table->destroy = memoi_nccl_destroy;
-    table->messages = memoi_nccl_messages;
-    table->waiting = me->messages;
-    table->max_waiting = MEMOI_NCCL_MESSAGES;
-    table->collective = memoi_nccl_collective;
-    table->abort = memoi_nccl_abort;
-    table->status = memoi_nccl_status;
-
-    /* The watchdog finds the communicator in the list of its world. */
-    me->world = world;
-    pthread_mutex_lock(&world->mutex);
-    me->next = world->comms;
-    world->comms = me;
-    pthread_mutex_unlock(&world->mutex);
-    *result = me;
-    return MEMO_STATUS_OK;
-}
-
-/* Waits until a communicator is ready, and takes the rank and size that NCCL gives.  Destroys the
- * communicator after a failure, of status or of NCCL, and if the rank is in no part. */
-MEMOI memo_status memoi_nccl_join(memoi_nccl* me, const char* what, ncclResult_t result,
-                                  memo_comm** comm, memo_status status, memo_error* error) {
-    if (!status) status = memoi_nccl_finish(me, what, result, error);
-    if (!status) {
-        pthread_mutex_lock(&me->world->mutex);
-        if (memoi_nccl_is_usable(me)) {
-            result = ncclCommUserRank(me->comm, &me->table.rank);
-            if (result == ncclSuccess) result = ncclCommCount(me->comm, &me->table.size);
-        }
-        status = memoi_nccl_look(me, what, result, NULL, error);
-        pthread_mutex_unlock(&me->world->mutex);
-    }
-    if (status || !me->comm) {
-        memoi_nccl_destroy(&me->table);
-        return status;
-    }
-    me->creation_bytes -= memoi_nccl_free_bytes();
-    *comm = &me->table;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI ncclConfig_t memoi_nccl_config(void) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.splitShare = 1; /* parts use the buffers and connections of their world */
-    return config;
-}
-
-/* First the parent is in progress, until the child's handle exists; then the child, until it is
- * ready.  The watchdog sees the child's handle only then. */
-MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
-                                   memo_comm** part, memo_error* error) {
-    memoi_nccl *me = (memoi_nccl*)comm->context, *child;
-    ncclConfig_t config = memoi_nccl_config();
-    ncclResult_t result = ncclSuccess;
-    memo_status status = memoi_nccl_status(comm, error);
-    *part = NULL;
-    if (!status) status = memoi_nccl_make("nccl ", name ? name : "part", me->world, &child, error);
-    if (status) return status;
-
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me))
-        result = ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &me->part,
-                               &config);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "split", result, error);
-    pthread_mutex_lock(&me->world->mutex);
-    if (!status && memoi_nccl_is_usable(me)) { /* otherwise the watchdog aborts the part */
-        child->comm = me->part;
-        me->part = NULL;
-    }
-    pthread_mutex_unlock(&me->world->mutex);
-    return memoi_nccl_join(child, "split", ncclSuccess, part, status, error);
-}
-
-/* Rank and size of the desc, or of the environment. */
-MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
-                                   memo_error* error) {
-    int64_t r = desc->rank, n = desc->size;
-    memo_status status = MEMO_STATUS_OK;
-    if (n == 0) {
-        status = memoi_nccl_environment_number("RANK", &r, error);
-        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &n, error);
-        if (status) return status;
-    }
-    if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return MEMOI_REFUSE(
-            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
-            (long long)r, (long long)n);
-    *rank = (int32_t)r;
-    *size = (int32_t)n;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
-                                  memo_error* error) {
-    ncclConfig_t config = memoi_nccl_config();
-    ncclUniqueId id;
-    ncclComm_t made = NULL;
-    ncclResult_t result;
-    memoi_nccl_world* world;
-    memoi_nccl* me;
-    int32_t rank = 0, size = 0;
-    int is_named = 0;
-    memo_status status;
-    *comm = NULL;
-    status = memoi_nccl_place(desc, &rank, &size, error);
-    if (!status) status = memoi_nccl_world_make(desc, &world, error);
-    if (status) return status;
-    world->desc.rank = rank; /* for errors */
-    status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
-    if (!status)
-        status = memoi_nccl_make("", desc->name ? desc->name : "nccl world", world, &me, error);
-
-    if (status) {
-        memoi_nccl_world_destroy(world);
-    } else {
-        me->table.rank = rank;
-        me->table.size = size;
-        result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
-        pthread_mutex_lock(&world->mutex);
-        me->comm = made;
-        pthread_mutex_unlock(&world->mutex);
-        if (!made)
-            status = MEMOI_FAIL(COMM, "ncclCommInitRankConfig: %s; %.300s",
-                                ncclGetErrorString(result), ncclGetLastError(NULL));
-        status = memoi_nccl_join(me, "joining", result, comm, status, error);
-    }
-    if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
-    return status;
-}
-
-/* --- memory --- */
-
-int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
-    uint64_t reported = 0;
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me) &&
-        ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
-        n_bytes = (int64_t)reported;
-    pthread_mutex_unlock(&me->world->mutex);
-#endif
-    return n_bytes;
-}
-
-memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                    memo_error* error) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
-    memo_status status;
-    if (!size_bytes && !me->window) return MEMO_STATUS_OK;
-    /* NCCL's error would end the world. */
-    if (size_bytes < 0 || (size_bytes && !address) ||
-        ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
-        return MEMOI_REFUSE(
-            "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
-            (long long)size_bytes, address);
-
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me) && me->window)
-        result = ncclCommWindowDeregister(me->comm, me->window);
-    me->window = NULL;
-    if (memoi_nccl_is_usable(me) && result == ncclSuccess && size_bytes)
-        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes, &me->window,
-                                        NCCL_WIN_COLL_SYMMETRIC);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "registering memory", result, error);
-    if (status || !size_bytes || me->window) return status;
-    return MEMOI_FAIL(UNSUPPORTED,
-                      "'%s': NCCL registers no memory here; it needs memory of the driver's "
-                      "virtual memory calls and GPUs that reach each other's",
-                      comm->name);
-#else
-    (void)address;
-    if (!size_bytes) return MEMO_STATUS_OK;
-    return MEMOI_FAIL(UNSUPPORTED,
-                      "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                      comm->name, NCCL_VERSION_CODE);
-#endif
-}
-
-#endif /* MEMO_SP_NCCL */
-
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
@@ -5414,312 +4498,6 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
     }
     return *begin < *end;
 }
-
-/* ---- >>host attention ---------------------------------------------------------------------------
- * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or
- * shardings.
- *
- * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
-#ifndef MEMO_NO_HOST_DEVICE
-
-#define MEMOI_TILE_Q 32
-#define MEMOI_TILE_K 64
-#define MEMOI_HEAD   MEMO_HOST_ATTENTION_HEAD_SIZE
-
-typedef struct memoi_host_attention_args {
-    memo_attention_block block;
-    memo_host_attention* state;
-    int32_t is_backward;
-} memoi_host_attention_args;
-typedef char
-    memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-
-/* Up to MEMOI_TILE_Q queries of one run, for one head, against up to MEMOI_TILE_K keys of one run
- * at a time. */
-typedef struct memoi_attention_tile {
-    const memo_attention_block* block;
-    int64_t b, h, n_scores;
-    int32_t is_backward;
-
-    /* Queries from row q_row on, and the positions that each sees. */
-    int64_t q_row, n_q, low[MEMOI_TILE_Q], high[MEMOI_TILE_Q], min_low, max_high;
-    float q[MEMOI_TILE_Q][MEMOI_HEAD];
-    /* Keys; each query sees the indices [begin, end) of them. */
-    int64_t n_k, begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
-    float k_transposed[MEMOI_HEAD * MEMOI_TILE_K]; /* so that the inner loop runs over keys */
-    float rows[MEMOI_TILE_K][MEMOI_HEAD];          /* forward: v; backward: k */
-
-    float result[MEMOI_TILE_Q][MEMOI_HEAD]; /* forward: out; backward: d_q */
-    /* Forward, in one pass: sums are relative to the largest score so far. */
-    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
-    /* Backward. */
-    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q], d_out[MEMOI_TILE_Q][MEMOI_HEAD];
-    float v_transposed[MEMOI_HEAD * MEMOI_TILE_K];
-    float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
-} memoi_attention_tile;
-
-/* The queries of a run from `first` on. */
-MEMOI void memoi_attention_place_queries(memoi_attention_tile* t, const memo_run* run,
-                                         int64_t run_row, int64_t first) {
-    t->q_row = run_row + first;
-    t->n_q = memob_min(run->count - first, MEMOI_TILE_Q);
-    t->min_low = INT64_MAX;
-    t->max_high = 0;
-    for (int64_t i = 0; i < t->n_q; i++) {
-        memo_mask_interval(&t->block->mask, run->start + first + i, &t->low[i], &t->high[i]);
-        if (t->low[i] == t->high[i]) continue;
-        if (t->low[i] < t->min_low) t->min_low = t->low[i];
-        if (t->high[i] > t->max_high) t->max_high = t->high[i];
-    }
-}
-
-/* The keys [first, last) of a run, as many as fit.  Returns 0 if no query sees one of them. */
-MEMOI int memoi_attention_place_keys(memoi_attention_tile* t, const memo_run* run, int64_t first,
-                                     int64_t last) {
-    int has_pairs = 0;
-    t->n_k = memob_min(last - first, MEMOI_TILE_K);
-    for (int64_t i = 0; i < t->n_q; i++) {
-        int64_t begin, end;
-        memoi_mask_run_interval(run, t->low[i], t->high[i], &begin, &end);
-        t->end[i] = memob_min(memob_max(end - first, 0), t->n_k);
-        t->begin[i] = memob_min(memob_max(begin - first, 0), t->end[i]);
-        has_pairs |= t->begin[i] < t->end[i];
-    }
-    return has_pairs;
-}
-
-/* The element of q, k, v, out or lse (x) where a head's numbers begin; size: how many. */
-#define MEMOI_ATTENTION_AT(block, x, b, row, h, size)                                              \
-    ((b) * (block)->x##_batch_stride + (row) * (block)->x##_row_stride + (h) * (int64_t)(size))
-
-/* Loads n rows of d elements as fp32: as rows, as columns, or both. */
-MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][MEMOI_HEAD],
-                                               const void* from, int64_t first, int64_t row_stride,
-                                               int64_t n, int32_t d, memo_type type) {
-    float line[MEMOI_HEAD];
-    for (int64_t i = 0; i < n; i++, first += row_stride) {
-        float* to = rows ? rows[i] : line;
-        memoi_row_widen(to, from, type, first, d);
-        if (transposed)
-            for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
-    }
-    if (transposed) /* memoi_attention_products reads whole tiles */
-        for (int32_t e = 0; e < d; e++)
-            for (int64_t i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
-}
-
-/* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
-MEMOI void memoi_attention_products(float products[MEMOI_TILE_K], const float* x,
-                                    const float* columns, int32_t d) {
-    for (int j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
-    for (int32_t e = 0; e < d; e++) {
-        float factor = x[e];
-        for (int j = 0; j < MEMOI_TILE_K; j++)
-            products[j] += factor * columns[e * MEMOI_TILE_K + j];
-    }
-}
-
-/* to += factor * from */
-MEMOI void memoi_attention_row_add(float* to, float factor, const float* from, int32_t d) {
-    for (int32_t e = 0; e < d; e++) to[e] += factor * from[e];
-}
-
-MEMOI float memoi_attention_score(const memo_attention_block* block, float product) {
-    float score = block->scale * product;
-    return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
-}
-
-MEMOI void memoi_attention_softmax(memoi_attention_tile* t) {
-    float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
-    int32_t d = t->block->v_head_size;
-    for (int64_t i = 0; i < t->n_q; i++) {
-        float largest = t->largest[i], correction, sum = 0;
-        if (t->begin[i] == t->end[i]) continue;
-        memoi_attention_products(scores, t->q[i], t->k_transposed, t->block->head_size);
-        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
-            scores[j] = memoi_attention_score(t->block, scores[j]);
-            if (scores[j] > largest) largest = scores[j];
-        }
-        if (largest == -INFINITY) continue; /* every score is */
-
-        /* Rescale the sums so far to the new largest score. */
-        correction = expf(t->largest[i] - largest);
-        for (int32_t e = 0; e < d; e++) part[e] = 0;
-        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
-            float p = expf(scores[j] - largest);
-            sum += p;
-            memoi_attention_row_add(part, p, t->rows[j], d);
-        }
-        t->largest[i] = largest;
-        t->sum[i] = t->sum[i] * correction + sum;
-        for (int32_t e = 0; e < d; e++) t->result[i][e] = t->result[i][e] * correction + part[e];
-    }
-}
-
-MEMOI void memoi_attention_gradients(memoi_attention_tile* t) {
-    const memo_attention_block* block = t->block;
-    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
-    int32_t d = block->head_size, d_v = block->v_head_size;
-    for (int64_t i = 0; i < t->n_q; i++) {
-        if (t->begin[i] == t->end[i] || t->lse[i] == -INFINITY) continue;
-        memoi_attention_products(scores, t->q[i], t->k_transposed, d);
-        memoi_attention_products(d_p, t->d_out[i], t->v_transposed, d_v);
-        for (int32_t e = 0; e < d; e++) part[e] = 0;
-        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
-            float score = memoi_attention_score(block, scores[j]), p = expf(score - t->lse[i]);
-            float d_s = block->scale * p * (d_p[j] - t->row_dot[i]);
-            if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
-            memoi_attention_row_add(part, d_s, t->rows[j], d);
-            memoi_attention_row_add(t->d_k[j], d_s, t->q[i], d);
-            memoi_attention_row_add(t->d_v[j], p, t->d_out[i], d_v);
-        }
-        memoi_attention_row_add(t->result[i], 1, part, d);
-    }
-}
-
-/* Before the first keys and after the last ones. */
-MEMOI void memoi_attention_begin(memoi_attention_tile* t) {
-    const memo_attention_block* block = t->block;
-    const int32_t d = block->head_size, d_v = block->v_head_size;
-    const int64_t q_at = MEMOI_ATTENTION_AT(block, q, t->b, t->q_row, t->h, d);
-    const int64_t out_at = MEMOI_ATTENTION_AT(block, out, t->b, t->q_row, t->h, d_v);
-    memoi_attention_load(NULL, t->q, block->q, q_at, block->q_row_stride, t->n_q, d, block->type);
-    if (t->is_backward)
-        memoi_attention_load(NULL, t->d_out, block->d_out, out_at, block->out_row_stride, t->n_q,
-                             d_v, block->type);
-    for (int64_t i = 0; i < t->n_q; i++) {
-        const int64_t lse = MEMOI_ATTENTION_AT(block, lse, t->b, t->q_row + i, t->h, 1);
-        t->lse[i] = t->is_backward ? block->lse[lse] : 0;
-        t->row_dot[i] = t->is_backward ? block->row_dots[lse] : 0;
-        t->largest[i] = -INFINITY;
-        t->sum[i] = 0;
-        memset(t->result[i], 0, (size_t)(t->is_backward ? d : d_v) * sizeof(float));
-    }
-}
-MEMOI void memoi_attention_end(const memoi_attention_tile* t) {
-    const memo_attention_block* block = t->block;
-    const int32_t d = block->head_size, d_v = block->v_head_size;
-    for (int64_t i = 0; i < t->n_q; i++) {
-        const int64_t row = t->q_row + i;
-        const int64_t q_at = MEMOI_ATTENTION_AT(block, q, t->b, row, t->h, d);
-        const int64_t out_at = MEMOI_ATTENTION_AT(block, out, t->b, row, t->h, d_v);
-        if (t->is_backward) {
-            memoi_attention_row_add(block->d_q + q_at, 1, t->result[i], d);
-            continue;
-        }
-        for (int32_t e = 0; e < d_v; e++)
-            block->out[out_at + e] = t->sum[i] > 0 ? t->result[i][e] / t->sum[i] : 0;
-        block->lse[MEMOI_ATTENTION_AT(block, lse, t->b, row, t->h, 1)] =
-            t->sum[i] > 0 ? t->largest[i] + logf(t->sum[i]) : -INFINITY;
-    }
-}
-
-/* Adds placed keys, which begin at a row. */
-MEMOI void memoi_attention_add(memoi_attention_tile* t, int64_t row) {
-    const memo_attention_block* block = t->block;
-    const int32_t d = block->head_size, d_v = block->v_head_size;
-    const int64_t kv_head = t->h / (block->n_q_heads / block->n_kv_heads);
-    const int64_t k_at = MEMOI_ATTENTION_AT(block, k, t->b, row, kv_head, d);
-    const int64_t v_at = MEMOI_ATTENTION_AT(block, v, t->b, row, kv_head, d_v);
-    t->n_scores += t->n_q * t->n_k;
-    memoi_attention_load(t->k_transposed, t->is_backward ? t->rows : NULL, block->k, k_at,
-                         block->k_row_stride, t->n_k, d, block->type);
-    memoi_attention_load(t->is_backward ? t->v_transposed : NULL, t->is_backward ? NULL : t->rows,
-                         block->v, v_at, block->v_row_stride, t->n_k, d_v, block->type);
-    if (!t->is_backward) {
-        memoi_attention_softmax(t);
-        return;
-    }
-
-    /* The keys' gradients are summed in the tile, then added to the block's. */
-    for (int64_t j = 0; j < t->n_k; j++) {
-        memset(t->d_k[j], 0, (size_t)d * sizeof(float));
-        memset(t->d_v[j], 0, (size_t)d_v * sizeof(float));
-    }
-    memoi_attention_gradients(t);
-    for (int64_t j = 0; j < t->n_k; j++) {
-        memoi_attention_row_add(block->d_k + k_at + j * block->k_row_stride, 1, t->d_k[j], d);
-        memoi_attention_row_add(block->d_v + v_at + j * block->v_row_stride, 1, t->d_v[j], d_v);
-    }
-}
-
-/* Placed queries of a head against all keys. */
-MEMOI void memoi_attention_head(memoi_attention_tile* t) {
-    const memo_attention_block* block = t->block;
-    int64_t run_row = 0;
-    memoi_attention_begin(t);
-    for (int32_t k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        const memo_run* run = &block->k_runs[k];
-        int64_t first, last;
-        memoi_mask_run_interval(run, t->min_low, t->max_high, &first, &last);
-        for (; first < last; first += MEMOI_TILE_K)
-            if (memoi_attention_place_keys(t, run, first, last))
-                memoi_attention_add(t, run_row + first);
-    }
-    memoi_attention_end(t);
-}
-
-MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
-    const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
-    const memo_attention_block* block = &run->block;
-    int64_t run_row = 0;
-    memoi_attention_tile t;
-    (void)error;
-    t.block = block;
-    t.is_backward = run->is_backward;
-    t.n_scores = 0;
-    for (int32_t r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
-        for (int64_t first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
-            memoi_attention_place_queries(&t, &block->q_runs[r], run_row, first);
-            for (t.b = 0; t.b < block->n_batch; t.b++)
-                for (t.h = 0; t.h < block->n_q_heads; t.h++) memoi_attention_head(&t);
-        }
-    __atomic_fetch_add(&run->state->n_scores, t.n_scores, __ATOMIC_RELAXED);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
-                                              const memo_attention_block* block, int is_backward,
-                                              memo_error* error) {
-    memoi_host_attention_args args = {*block, (memo_host_attention*)user, is_backward};
-    memo_device* device;
-    if (memob_min(block->head_size, block->v_head_size) < 1 ||
-        memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
-        return MEMOI_FAIL(UNSUPPORTED,
-                          "host attention: head_size or v_head_size is out of range (%d, %d); 1 to "
-                          "%d are supported",
-                          (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
-    if (memoi_check_row_type("host attention.type", block->type, MEMO_STATUS_UNSUPPORTED, error))
-        return MEMO_STATUS_UNSUPPORTED;
-    if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return MEMOI_REFUSE("host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
-                            "it for groups of heads that are",
-                            (int)block->n_q_heads, (int)block->n_kv_heads);
-
-    /* Not on a recorder around the device. */
-    device = args.state->device;
-    while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
-    return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
-}
-
-MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
-                                               const memo_attention_block* block,
-                                               memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, 0, error);
-}
-MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
-                                                const memo_attention_block* block,
-                                                memo_error* error) {
-    return memoi_host_attention_launch(user, stream, block, 1, error);
-}
-
-memo_attention memo_host_attention_functions(memo_host_attention* state) {
-    const memo_attention attention = {memoi_host_attention_forward, memoi_host_attention_backward,
-                                      state};
-    return attention;
-}
-
-#endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>attention shape --------------------------------------------------------------------------
  * Knows: tokens, heads and masks of an attention on one rank.  Knows nothing of how it is

@@ -309,7 +309,7 @@ programs_b() {
     echo "tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda/cuda_wraps.sh)"
     echo "tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples -Itests/support $cublas_lt"
     if [ $has_nccl = yes ]; then
-        echo "tests/sp/test_comm_nccl.c test_comm_nccl -x cu -Itests/support -DMEMO_SP_NCCL $nccl"
+        echo "tests/sp/test_comm_nccl.c test_comm_nccl -x cu -Itests/support -DMEMO_CUDA_NCCL $nccl"
         echo "tests/cuda/nccl_attention.cu nccl_attention -DMEMO_STATIC -Itests/support $nccl"
         echo "tests/cuda/nccl_blocks.cu nccl_blocks -DMEMO_STATIC -Itests/support -Iexamples $nccl"
         echo "examples/12_ring_nccl.cu 12_ring_nccl -DMEMO_STATIC $nccl"

@@ -17,6 +17,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include <stdio.h>
+#include "host_attention.h"
 #include "thread_ranks.h"
 
 enum { N_RANKS = 4, N_TOKENS = 250, LOCAL = 63, HEAD_SIZE = 16, LATENT = 4 }; /* 63: rounded up */
@@ -53,7 +54,7 @@ static int64_t positions[N_RANKS][LOCAL];
 static memo_status attend(thread_rank* r, memo_error* error) {
     const int is_latent = *(const int*)r->user, me = r->comm->rank;
     const memo_latent keys = {LATENT, 0, expand, reduce, r->device};
-    memo_host_attention state = {r->device, 0};
+    host_attention state = {r->device, 0};
     memo_sequence_desc desc = {0};
     memo_sequence* sequence = NULL;
     desc.device = r->device;
@@ -64,7 +65,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.n_q_heads = Q_HEADS;
     desc.n_kv_heads = KV_HEADS;
     desc.head_size = HEAD_SIZE;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     desc.sends_again = 1; /* without a backward, q, k and v by heads are not kept */
     if (is_latent) desc.latent = keys;
 

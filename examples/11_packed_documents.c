@@ -20,6 +20,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include <stdio.h>
+#include "host_attention.h"
 #include "thread_ranks.h"
 
 enum { N_RANKS = 3, N_TOKENS = 200, LOCAL = 67, N_BATCHES = 2, N_HEADS = 2, HEAD_SIZE = 16 };
@@ -57,7 +58,7 @@ static void look(const memo_sharding* sharding, int me, int batch) {
 }
 
 static memo_status train(thread_rank* r, memo_error* error) {
-    memo_host_attention state = {r->device, 0};
+    host_attention state = {r->device, 0};
     memo_sequence_desc desc = {0};
     memo_sequence* sequence = NULL;
     desc.device = r->device;
@@ -66,7 +67,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
     desc.n_tokens = N_TOKENS;
     desc.n_q_heads = desc.n_kv_heads = N_HEADS;
     desc.head_size = HEAD_SIZE;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     memo_status status = memo_sequence_create(&desc, &sequence, error);
     for (int batch = 0; batch < N_BATCHES && !status; batch++) {
         status = train_batch(r, sequence, batch, error);

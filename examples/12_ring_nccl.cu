@@ -14,9 +14,9 @@
  *     2 ranks of 2048 tokens; 0 numbers of rank 0 are wrong
  */
 #define MEMO_IMPLEMENTATION
-#define MEMO_CUDA_IMPLEMENTATION
-#define MEMO_SP_NCCL
 #define MEMO_SP_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#define MEMO_CUDA_NCCL
 #include "memo_sp.h"
 #include "memo_cuda.cuh"
 #include <stdio.h>

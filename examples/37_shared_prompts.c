@@ -17,6 +17,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include <stdio.h>
+#include "host_attention.h"
 #include "thread_ranks.h"
 
 enum { N_RANKS = 4, N_TOKENS = 743, LOCAL = 186, N_DOCUMENTS = 8, HEAD_SIZE = 16 };
@@ -32,7 +33,7 @@ static double n_pairs[N_RANKS];
 
 static memo_status attend(thread_rank* r, memo_error* error) {
     const int me = r->comm->rank;
-    memo_host_attention state = {r->device, 0};
+    host_attention state = {r->device, 0};
     memo_sequence_desc desc = {0};
     memo_sequence* sequence = NULL;
     desc.device = r->device;
@@ -42,7 +43,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.n_q_heads = desc.n_kv_heads = 1;
     desc.head_size = HEAD_SIZE;
     desc.has_trees = 1;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     memo_status status = memo_sequence_create(&desc, &sequence, error);
     if (!status) status = memo_sequence_begin_tree(sequence, begins, parents, N_DOCUMENTS, error);
     if (!status) {

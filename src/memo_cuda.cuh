@@ -1,4 +1,4 @@
-/* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
+/* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory, NCCL.
  *
  * NOT FOR: other accelerators (write the table memo_device, examples/04_custom_device.c), unified
  * memory, or storage that a GPU reads by itself.
@@ -64,10 +64,12 @@
  * before the next step.
  *
  * OPTIONS, defined before the implementation:
+ *     MEMO_CUDA_NCCL           chapter 5 (nccl.h of NCCL 2.18 or later, -lnccl); define it
+ *                              identically in every file that includes memo_cuda.cuh
  *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
  *     MEMO_MALLOC, MEMO_FREE   replace malloc and free
  *
- * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
+ * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory | 5 ranks over NCCL
  *
  * License: MIT, see LICENSE.  Language: CUDA C++11.  Requires memo.h, CUDA 12 or later, Linux. */
 #ifndef MEMO_CUDA_CUH
@@ -80,6 +82,9 @@
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
 #error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
 #endif
+#if defined(MEMO_CUDA_NCCL) && !defined(MEMO_SP_H)
+#error "memo_cuda.cuh: MEMO_CUDA_NCCL needs memo_comm; include memo_sp.h first"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,6 +94,7 @@ extern "C" {
 #include "cuda/api/pinned.h"
 #include "cuda/api/row_kernels.h"
 #include "cuda/api/phantom.h"
+#include "cuda/api/nccl.h"
 #ifdef __cplusplus
 }
 #endif
@@ -109,7 +115,8 @@ extern "C" {
  *     >>row lanes        what a thread does of a row: groups of numbers in few accesses
  *     >>row kernels      grids
  *     >>inspect          rows of bytes, for checked sessions
- *     >>device life      create, fail, destroy */
+ *     >>device life      create, fail, destroy
+ *     >>nccl back end    ranks over NCCL: the meeting, the watchdog, time-outs, order */
 #if defined(MEMO_CUDA_IMPLEMENTATION) && !defined(MEMO_CUDA_IMPLEMENTATION_DONE)
 #define MEMO_CUDA_IMPLEMENTATION_DONE
 
@@ -134,4 +141,10 @@ extern "C" {
 #include "cuda/row_kernels.h"
 #include "cuda/inspect.h"
 #include "cuda/device_life.h"
+#ifdef MEMO_CUDA_NCCL
+#include <nccl.h>
+#include <pthread.h>
+
+#include "cuda/nccl.h"
+#endif /* MEMO_CUDA_NCCL */
 #endif /* MEMO_CUDA_IMPLEMENTATION */

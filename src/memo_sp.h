@@ -1,8 +1,8 @@
 /* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
  * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as
- * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
- * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
+ * threads of one process, on host devices or on GPUs that reach each other (no dependency).
+ * memo_cuda.cuh implements a communicator over NCCL, examples/comm_mpi.h one over MPI.
  *
  * NOT FOR: choosing a model's parallel layout while it trains, moving weights between stages, or
  * starting processes.  Layouts are planned before, by extras/memo_layout.h; launchers start ranks.
@@ -10,7 +10,7 @@
  *
  * STEP BY STEP, in the order of calls:
  *
- *     1  a memo_comm: memo_comm_threads_create, memo_comm_nccl_create, or examples/comm_mpi.h
+ *     1  a memo_comm: memo_comm_create_threads, memo_comm_create_nccl, or examples/comm_mpi.h
  *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
  *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
  *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
@@ -22,15 +22,14 @@
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
- *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
  * EXAMPLE: causal attention of two packed documents over all ranks of comm, in every layer.  Each
- * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64)
- * (examples/10_ulysses_threads.c).
+ * rank holds some of the tokens: q, k, v and out are (local_tokens, heads, 64).  local computes a
+ * rank's part, such as examples/host_attention.h on the host (examples/10_ulysses_threads.c).
  *
- *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream, const float* q,
- *                        const float* k, const float* v, float* out, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
+ *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream,
+ *                        memo_attention local, const float* q, const float* k, const float* v,
+ *                        float* out, memo_error* error) {
  *         const int64_t documents[] = {0, 400, 1000};
  *         memo_sequence_desc desc = {0};
  *         memo_sequence* sequence = NULL;
@@ -43,7 +42,7 @@
  *         desc.n_q_heads = 8;
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
- *         desc.attention = memo_host_attention_functions(&local);
+ *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
  *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
  *         for (int layer = 0; layer < 2 && !status; layer++)
@@ -53,17 +52,20 @@
  *         return status;
  *     }
  *
+ * RULES.  As in memo.h.  In chapters 7 to 13 create returns INVALID_ARGUMENT, OUT_OF_HOST_MEMORY
+ * and errors of the device; destroy waits for the desc's stream.  A pass enqueues on the desc's
+ * stream and returns at once.  All ranks must call it, each from its thread, in one order.  It
+ * returns INVALID_ARGUMENT; COMM if ranks differ (see memo_label); errors of callbacks, of
+ * memo_comm and of the device.  The functions' comments name what differs from this.
+ *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
  *           12 experts | 13 sequence
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
- *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
- *                              NCCL 2.18 or later
- *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, and memo.h's chapter 6
  *
- * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
- * set the language. */
+ * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -123,12 +125,10 @@ extern "C" {
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
- *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
- *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
@@ -147,12 +147,10 @@ extern "C" {
 #include "sp/comm.h"
 #include "sp/row_kernels.h"
 #include "sp/threads.h"
-#include "sp/nccl.h"
 #include "sp/mesh.h"
 #include "sp/shardings.h"
 #include "sp/target.h"
 #include "sp/attention/masks.h"
-#include "sp/attention/host.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "memo_sp.h" /* of MEMO_CUDA_NCCL */
+
 #include "memo_cuda.cuh"
 
 memo_status __real_memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,

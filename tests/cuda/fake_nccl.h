@@ -9,7 +9,7 @@
  * Their graphs must be destroyed before a communicator is destroyed or aborted, which otherwise
  * hangs.
  *
- * Include after memo_sp.h with MEMO_SP_NCCL, and after fake_cuda.h. */
+ * Include after memo_cuda.cuh with MEMO_CUDA_NCCL, and after fake_cuda.h. */
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 

@@ -1,6 +1,6 @@
 /* gpt_stand_in.cpp - the CUDA kernels of the trainer for a machine without a GPU, to link with
  * the trainer compiled with -DTRAIN_CUDA and gpt/memo.c: kernels run thread by thread on the CPU,
- * on stand-ins for CUDA, cuBLASLt and cuDNN.  With -DMEMO_SP_NCCL also on one for NCCL. */
+ * on stand-ins for CUDA, cuBLASLt and cuDNN.  With -DMEMO_CUDA_NCCL also on one for NCCL. */
 #define MEMO_TEST_OWN_MAIN
 #include "emulated_grid.h"
 
@@ -9,9 +9,7 @@
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
 
-#ifdef MEMO_SP_NCCL
-#include <cuda_runtime_api.h>
-#include <nccl.h>
+#ifdef MEMO_CUDA_NCCL
 #include "fake_nccl.h"
 #endif
 #include "fake_cublaslt.h"

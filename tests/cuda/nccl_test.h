@@ -9,9 +9,9 @@
 
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
-#define MEMO_CUDA_IMPLEMENTATION
-#define MEMO_SP_NCCL
 #define MEMO_SP_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#define MEMO_CUDA_NCCL
 #include "memo.h"
 
 static inline memo_status launch_on_stream(memo_stream stream, memo_host_function function,

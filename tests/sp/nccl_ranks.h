@@ -6,7 +6,7 @@
  * host names and use the loopback.  Rank 0 prints; with MEMO_TEST_ALL_RANKS in the environment all
  * ranks do.
  *
- * It has main.  Include it after memo_sp.h with MEMO_SP_NCCL, instead of memo_test.h. */
+ * It has main.  Include it after memo_cuda.cuh with MEMO_CUDA_NCCL, instead of memo_test.h. */
 #ifndef NCCL_RANKS_H
 #define NCCL_RANKS_H
 

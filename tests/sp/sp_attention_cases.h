@@ -7,6 +7,7 @@
 #ifndef SP_ATTENTION_CASES_H
 #define SP_ATTENTION_CASES_H
 
+#include "examples/host_attention.h"
 #include "kept_sharding.h"
 #include "extras/memo_look.h"
 #include "typed.h"
@@ -925,7 +926,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     run_result* result = &all->results[rank];
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
                                                       share_bytes;
-    memo_host_attention state = {host, 0};
+    host_attention state = {host, 0};
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
@@ -962,7 +963,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
 #ifdef CASE_ATTENTION
     desc.attention = CASE_ATTENTION(&desc, host);
 #else
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
 #endif
     if (rank == all->failing_rank && !all->fails_latent) desc.attention.forward = failing_attention;
     if (c->has_slopes) {
@@ -1318,7 +1319,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
     memo_mask mask = MEMO_ZERO(memo_mask);
-    memo_host_attention state = {device, 0};
+    host_attention state = {device, 0};
     memo_error error;
     sharding.kind = p->sharding;
     sharding.ring = p->ring;
@@ -1369,7 +1370,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;
     desc.latent.size = IS_ODD("latent") ? SIZE : 0;
     desc.latent.expand = desc.latent.reduce = no_latent;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     for (int t = 0; t < N_TENSORS; t++) at[t] = (char*)(memory + t * N);
     memo_sp_attention_tensors own = tensors_of(at, memory + 8 * N, memory + 9 * N);
     exchange_desc.masks = &mask;

@@ -1,28 +1,34 @@
 /* test_comm_nccl.c - the cases of comm_cases.h over NCCL, with a process per rank.  bench/device.sh
  * runs it on a GPU:
  *
- *   cc -std=c99 -DMEMO_SP_NCCL -I. -Itests/support -I$CUDA/include tests/sp/test_comm_nccl.c -o test_comm_nccl \
- *      -L$CUDA/lib64 -lnccl -lcudart -lpthread -lm
+ *   nvcc -std=c++17 -x cu -DMEMO_CUDA_NCCL -I. -Itests/support tests/sp/test_comm_nccl.c -o test_comm_nccl -lnccl
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks, see nccl_ranks.h
  *
- * Built without MEMO_SP_NCCL it skips. */
+ * Built without MEMO_CUDA_NCCL it skips. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#ifdef FAKE_NCCL
+#define MEMO_TEST_OWN_MAIN
+#include "../cuda/emulated_grid.h"
+#endif
 #include "memo_plan.h"
 #include "memo_sp.h"
+#ifdef MEMO_CUDA_NCCL
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#endif
 #include "extras/memo_look.h"
 
-#ifndef MEMO_SP_NCCL
+#ifndef MEMO_CUDA_NCCL
 #include "memo_test.h"
 TEST(comm_over_nccl) {
-    SKIP("built without MEMO_SP_NCCL; the head of tests/sp/test_comm_nccl.c has the command");
+    SKIP("built without MEMO_CUDA_NCCL; the head of tests/sp/test_comm_nccl.c has the command");
 }
 #else
 #ifdef FAKE_NCCL
-#include "../cuda/fake_cuda.h"
 #include "../cuda/fake_nccl.h"
 #endif
 #include "nccl_ranks.h"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_nccl.sh - the NCCL back end of memo_sp.h without a GPU: the cases of test_comm_nccl.c on a stand-in for NCCL
+# test_nccl.sh - the NCCL back end of memo_cuda.cuh without a GPU: the cases of test_comm_nccl.c on a stand-in for NCCL
 # (tests/cuda/fake_nccl.h), with a process per rank.  The headers of CUDA and NCCL are real.  Output: TAP.
 set -u
 
@@ -8,7 +8,7 @@ set -u
 folder=build/tests/nccl
 mkdir -p "$folder" || exit 1
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
-flags="-std=c++17 -O1 -DFAKE_NCCL -DMEMO_SP_NCCL -I. -Itests/support -Wall -Wextra -Werror -Wno-missing-field-initializers"
+flags="-std=c++17 -O1 -DFAKE_NCCL -DMEMO_CUDA_NCCL -I. -Itests/support -Wall -Wextra -Werror -Wno-missing-field-initializers"
 
 on_ranks() { # RANKS [VARIABLE=VALUE]...
     ranks_=$1
@@ -18,8 +18,6 @@ on_ranks() { # RANKS [VARIABLE=VALUE]...
 
 printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' >"$folder/probe.cpp"
 if ${CXX:-c++} -I"$cuda" -fsyntax-only "$folder/probe.cpp" 2>/dev/null; then
-    test_is "the NCCL back end compiles as C99 without warnings" ${CC:-cc} -std=c99 -D_POSIX_C_SOURCE=200809L \
-        -DMEMO_SP_NCCL -I. -isystem "$cuda" -Wall -Wextra -Wconversion -Wshadow -Werror -fsyntax-only examples/gpt/memo.c
     test_is "the NCCL back end builds on a stand-in" ${CXX:-c++} $flags -isystem "$cuda" -x c++ tests/sp/test_comm_nccl.c \
         tests/cuda/fake_cuda.cpp -o "$folder/test_comm_nccl" -pthread -lm
     test_is "comm over a stand-in for NCCL, 1 rank" on_ranks 1

@@ -185,13 +185,13 @@ static memo_sp_attention_sizes sizes_of(const memo_sp_attention_desc* desc) {
 }
 
 /* A device of its own, and the host's attention on it. */
-static memo_device* open_device(memo_stream* stream, memo_host_attention* state,
+static memo_device* open_device(memo_stream* stream, host_attention* state,
                                 memo_attention* attention) {
     memo_device* device = new_device(MEMO_ZERO(memo_host_device_desc));
     CHECK_OK(memo_stream_create(device, "compute", 0, stream, &error));
     state->device = device;
     state->n_scores = 0;
-    *attention = memo_host_attention_functions(state);
+    *attention = host_attention_functions(state);
     return device;
 }
 
@@ -546,7 +546,7 @@ TEST(the_16_bit_types_work_in_every_way) {
 /* The host's attention alone, on one block. */
 TEST(a_row_that_sees_nothing_is_0) {
     memo_attention attention;
-    memo_host_attention state;
+    host_attention state;
     memo_stream stream;
     static const int64_t begins[] = {0, 8, 10};
     memo_run q_run = {6, 4}, k_run = {8, 3}; /* queries 6, 7, 8, 9, keys 8, 9, 10 */
@@ -584,9 +584,9 @@ TEST(a_row_that_sees_nothing_is_0) {
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     CHECK(d_q[0] == 0 && d_q[3] == 0 && d_q[6] == 0 && d_q[4] > 0);
     CHECK(d_k[4] == 0 && d_v[5] == 0 && d_v[2] > 0);
-    WITH(block.head_size, MEMO_HOST_ATTENTION_HEAD_SIZE + 1,
+    WITH(block.head_size, HOST_ATTENTION_HEAD_SIZE + 1,
          CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED));
-    WITH(block.v_head_size, MEMO_HOST_ATTENTION_HEAD_SIZE + 1,
+    WITH(block.v_head_size, HOST_ATTENTION_HEAD_SIZE + 1,
          CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED));
     block.type = MEMO_TYPE_I64;
     CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED);
@@ -742,7 +742,7 @@ static void count_scores(memo_sharding_kind sharding, int32_t ring, int64_t n_to
 }
 
 /* A tile of queries on the diagonal computes at most so many scores that the mask hides. */
-#define DIAGONAL(n_rows) ((n_rows) / MEMOI_TILE_Q * (MEMOI_TILE_Q * (MEMOI_TILE_Q - 1) / 2))
+#define DIAGONAL(n_rows) ((n_rows) / HOST_TILE_Q * (HOST_TILE_Q * (HOST_TILE_Q - 1) / 2))
 
 TEST(zigzag_is_balanced_and_plain_is_not) {
     static const int64_t lengths[] = {256, 250, 264, 1024};
@@ -755,9 +755,9 @@ TEST(zigzag_is_balanced_and_plain_is_not) {
         pairs = 2 * (lengths[i] * (lengths[i] + 1) / 2);
         for (r = 0; r < 4; r++) /* padding is with rank 0 */
             CHECK(n[r] == n[1] ||
-                  (r == 0 && n[0] < n[1] && i == 1 && n[1] - n[0] <= 2 * MEMOI_TILE_Q * 256));
+                  (r == 0 && n[0] < n[1] && i == 1 && n[1] - n[0] <= 2 * HOST_TILE_Q * 256));
         CHECK_IS(total, >=, pairs);
-        CHECK_IS(total - pairs, <=, 2 * DIAGONAL(lengths[i] + 8 * MEMOI_TILE_Q));
+        CHECK_IS(total - pairs, <=, 2 * DIAGONAL(lengths[i] + 8 * HOST_TILE_Q));
     }
     count_scores(MEMO_SHARDING_PLAIN, 4, s, n);
     printf("# plain sharding, last rank over first: %.2f to 1\n", (double)n[3] / (double)n[0]);
@@ -781,8 +781,8 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     for (int32_t q = 0; q < n_q_runs; q++)
         for (int32_t k = 0; k < n_k_runs; k++) {
             int64_t n_seen = 0;
-            for (int64_t tile = 0; tile < q_runs[q].count; tile += MEMOI_TILE_Q) {
-                int64_t first = -1, last = -1, end = tile + MEMOI_TILE_Q;
+            for (int64_t tile = 0; tile < q_runs[q].count; tile += HOST_TILE_Q) {
+                int64_t first = -1, last = -1, end = tile + HOST_TILE_Q;
                 if (end > q_runs[q].count) end = q_runs[q].count;
                 for (int64_t j = 0; j < k_runs[k].count; j++)
                     for (int64_t i = tile; i < end; i++) {
@@ -1269,7 +1269,7 @@ TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sp_attention_desc desc = {0};
     memo_sp_attention* attention = NULL;
-    memo_host_attention state;
+    host_attention state;
     own_device* device = open_device(&desc.stream, &state, &desc.attention);
     memo_sharding sharding, other;
     memo_exchange* none;
@@ -1785,7 +1785,7 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
     const attention_case* c = &run->batches[0];
     const int32_t rank = r->comm->rank;
     const int64_t n_local = (c->n_tokens + c->ring * c->ulysses - 1) / (c->ring * c->ulysses);
-    memo_host_attention state = {r->device, 0};
+    host_attention state = {r->device, 0};
     memo_sequence_desc desc = {.device = r->device, .stream = r->stream, .comm = r->comm};
     memo_sequence* sequence = NULL;
     char* share[N_TENSORS];
@@ -1803,7 +1803,7 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
     desc.nodes = c->nodes;
     desc.sends_again = c->sends_again;
     desc.ulysses_groups = c->ulysses_groups;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     memo_status status = memo_sequence_create(&desc, &sequence, e);
     if (!status && memo_sequence_attend(sequence, 0, e, e, e, e, e) != MEMO_STATUS_INVALID_STATE)
         status = memo_error_set(e, MEMO_STATUS_DEVICE, "attends without a batch");
@@ -1893,7 +1893,7 @@ TEST(a_sequence_serves_all_layers_and_batches) {
 }
 
 TEST(a_sequence_refuses_by_its_own_names) {
-    memo_host_attention state;
+    host_attention state;
     memo_sequence_desc desc = {.n_tokens = 40, .n_q_heads = 4, .n_kv_heads = 2, .head_size = 8};
     memo_sequence* sequence;
     own_device* device = open_device(&desc.stream, &state, &desc.attention);
@@ -2014,7 +2014,7 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
     const whole* w = run->all.w;
     run_result* result = &run->all.results[r->comm->rank];
     latent_args latent = {&run->all, result, r->device, {0}, 0, 0};
-    memo_host_attention state = {r->device, 0};
+    host_attention state = {r->device, 0};
     memo_sp_attention_desc desc = desc_of_case(c, mesh, &latent);
     memo_exchange_desc exchange_desc = {.has_sinks = c->has_sinks};
     memo_mask mask = {.first_query = k * run->slice_tokens, .window_before = c->window};
@@ -2026,7 +2026,7 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
     memo_sharding_slice(sharding, k, &desc.sharding, &desc.key_sharding);
     desc.device = r->device;
     desc.stream = r->stream;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     for (int64_t i = 0; i <= c->n_documents; i++)
         documents[i] = c->document_begins[i] < desc.key_sharding.n_tokens
                            ? c->document_begins[i]
@@ -2249,7 +2249,7 @@ TEST(memory_that_ends_is_reported) {
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     ring_paper paper;
-    memo_host_attention state;
+    host_attention state;
     memo_status status;
     int k = 0;
     own_device* device = open_device(&desc.stream, &state, &desc.attention);
@@ -2309,7 +2309,7 @@ TEST(invalid_arguments_are_refused) {
     memo_exchange_desc exchange_desc = {0};
     memo_exchange* exchange = NULL;
     memo_mask mask = {0};
-    memo_host_attention state;
+    host_attention state;
     float data[4][2 * 8 * 2 * 4];
     float lse[2 * 16], sinks[2] = {0, 0};
     float wrong_sinks[2][2] = {{0, (float)nan("")}, {0, (float)HUGE_VAL}};
@@ -2467,7 +2467,7 @@ TEST(invalid_arguments_are_refused) {
     exchange_desc = (memo_exchange_desc){.masks = &mask};
 #undef REFUSED
     desc = good;
-    desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
+    desc.head_size = HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
     own_attention* wide = attention_of(&desc);
     own_exchange* of_wide = exchange_of(wide, &exchange_desc);
     CHECK_FAILS(memo_sp_attention_forward(wide, of_wide, &tensors, &error), UNSUPPORTED);

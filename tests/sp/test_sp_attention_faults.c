@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"
+#include "examples/host_attention.h"
 #include "typed.h"
 
 #define N_TOKENS 16
@@ -139,7 +140,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     memo_exchange* exchange = NULL;
     void* saved = NULL;
     float* lse = NULL;
-    memo_host_attention state = {.device = r->device, .n_scores = 0};
+    host_attention state = {.device = r->device, .n_scores = 0};
     memo_sharding_desc sharding_desc = {
         .ring = ring, .ulysses = n_ranks_of(r->what) / ring, .n_tokens = N_TOKENS};
     memo_status status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
@@ -157,7 +158,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     desc.n_kv_heads = N_KV; /* replicated if ulysses is 2 */
     desc.head_size = SIZE;
     desc.type = r->type;
-    desc.attention = memo_host_attention_functions(&state);
+    desc.attention = host_attention_functions(&state);
     if (r->fault == FAULT_ATTENTION) {
         f->attention = desc.attention;
         desc.attention.forward = faulty_forward;

@@ -25,7 +25,7 @@ has_header() { # HEADER
 }
 command -v nvcc >/dev/null 2>&1 || skip_all "nvcc is not installed"
 has_header cublasLt.h || skip_all "cuBLASLt's header is not installed"
-nccl=-DMEMO_SP_NCCL
+nccl=-DMEMO_CUDA_NCCL
 has_header nccl.h || nccl=
 
 # ---- two programs: with the built-in attention, with cuDNN's ----

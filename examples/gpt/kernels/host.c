@@ -373,6 +373,6 @@ gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* device) {
     kernels.scratch_bytes = gpt_host_scratch_bytes;
     kernels.prepare = gpt_host_prepare;
     kernels.update_on_host = gpt_adamw_run;
-    kernels.attention = memo_host_attention_functions(&host->attention);
+    kernels.attention = host_attention_functions(&host->attention);
     return kernels;
 }

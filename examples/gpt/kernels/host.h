@@ -4,13 +4,14 @@
 #define GPT_KERNELS_HOST_H
 
 #include "gpt/kernels/kernels.h"
+#include "host_attention.h"
 
 /* ---- an operation --------------------------------------------------------------------------- */
 
 /* Lives as long as the models that use it; one model at a time. */
 typedef struct gpt_host_kernels {
     memo_device* device;
-    memo_host_attention attention;
+    host_attention attention;
     memo_stream compute;
     float *scratch, *scratch_beside; /* of compute; of another stream */
 } gpt_host_kernels;

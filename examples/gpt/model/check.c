@@ -1,6 +1,7 @@
 #include "gpt/model/check.h"
 
 #include "gpt/model/layout.h"
+#include "host_attention.h"
 
 memo_status gpt_no_memory(const char* what, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
@@ -110,10 +111,10 @@ static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
     if (ring * ulysses > 1 && c->type == MEMO_TYPE_F64)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "attention over ranks does not take f64");
-    if (ring * ulysses > 1 && head_size > MEMO_HOST_ATTENTION_HEAD_SIZE)
+    if (ring * ulysses > 1 && head_size > HOST_ATTENTION_HEAD_SIZE)
         return gpt_invalid(
             error, "heads of %d: attention over ranks takes %d at most; --heads %d would do",
-            head_size, MEMO_HOST_ATTENTION_HEAD_SIZE, c->hidden / 2);
+            head_size, HOST_ATTENTION_HEAD_SIZE, c->hidden / 2);
     return MEMO_STATUS_OK;
 }
 

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#ifdef MEMO_SP_NCCL
+#ifdef MEMO_CUDA_NCCL
 #include <nccl.h>
 #endif
 
@@ -104,7 +104,7 @@ void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* h
 /* Ranks are processes, and attention over ranks is an option of the kernels. */
 static memo_status train_device_check_ranks(const train_options* o, const gpt_kernels* kernels,
                                             memo_error* error) {
-#ifndef MEMO_SP_NCCL
+#ifndef MEMO_CUDA_NCCL
     if (o->ranks > 1)
         return gpt_invalid(error,
                            "--ranks %lld: this program was built without NCCL, for one GPU; "
@@ -127,7 +127,7 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
 /* Refuses what a graph cannot hold.  Before 2.26 NCCL does not order the operations of several
  * communicators in a graph, which could then wait for each other. */
 static memo_status train_device_check_graph(const train_options* o, memo_error* error) {
-#ifdef MEMO_SP_NCCL
+#ifdef MEMO_CUDA_NCCL
     const char* order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     int version = 0;
     if (o->is_graph && o->ranks > 1 &&

@@ -192,7 +192,7 @@ static const train_option option_table[] = {
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host.  Weights, "
      "gradients and moments stay on the device"},
-#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+#if defined(TRAIN_CUDA) && defined(MEMO_CUDA_NCCL)
     {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, 0, "",
      "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
      "not measured"},

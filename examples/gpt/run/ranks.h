@@ -3,7 +3,7 @@
  *
  * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
  * process that mpirun started (comm_mpi.h).  On GPUs (-DTRAIN_CUDA) it is a process that torchrun,
- * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the
+ * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_CUDA_NCCL.  Only the
  * creation of the communicator differs. */
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
@@ -15,7 +15,7 @@ extern double train_timeout_s; /* --timeout: longer than one rank may lag behind
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
-#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+#if defined(TRAIN_CUDA) && defined(MEMO_CUDA_NCCL)
 #define TRAIN_NCCL
 #endif
 

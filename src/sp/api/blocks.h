@@ -103,20 +103,16 @@ typedef struct memo_blocks_desc {
 
 typedef struct memo_blocks memo_blocks;
 
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
- * OUT_OF_HOST_MEMORY, and errors of the device. */
+/* Each rank calls this independently. */
 MEMO_TRY memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
-/* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
 /* Enqueue a layer, so that the trainer can act between layers (memo_swap_forward_begin and others),
  * or with MEMO_ALL_LAYERS a pass over all.  Call forward for layers 0, 1, ..., then backward for
- * ..., 1, 0, on all ranks of comm in the same order.  After a pass the compute stream waits for all
- * of it.  A forward of layer 0 always starts a new pass.  Several passes of forward may come before
- * as many of backward, for slices of a micro-batch.  Errors: INVALID_STATE (out of order); COMM (a
- * rank runs another pass, or has another schedule, type or count; see memo_label); errors of the
- * functions, of comm and of the device. */
+ * ..., 1, 0.  After a pass the compute stream waits for all of it.  A forward of layer 0 always
+ * starts a new pass.  Several passes of forward may come before as many of backward, for slices of
+ * a micro-batch.  INVALID_STATE: out of order. */
 #define MEMO_ALL_LAYERS (-1)
 MEMO_TRY memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);

@@ -5,10 +5,8 @@
  * thread.  Every function except split, abort, status and destroy enqueues on a stream of the
  * rank's own device, and does not wait for the stream.  (Peers, and the first messages over NCCL,
  * wait for other ranks.)  A buffer must stay unchanged until the stream has passed the operation.
- * All ranks must call the collectives in the same order.
- *
- * A communicator may be used on one stream at a time.  To use another stream, make the other stream
- * wait on an event first.  Different communicators may be active at the same time.
+ * All ranks must call the collectives in the same order.  A communicator may be used on one stream
+ * at a time; another stream waits on an event first.  Communicators may be active side by side.
  *
  * Between group_begin and group_end, sends and receives are collected.  They run as a single
  * operation without deadlock.  Outside a group a send completes when the receive does, and a rank
@@ -17,10 +15,9 @@
  * refused call cancels the group.  Between two ranks the k-th send meets the k-th receive; their
  * counts and types must match.
  *
- * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
- * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
- * and the synchronization of the stream.  The communicator, and every communicator split from the
- * same one, is then unusable.
+ * If a rank is lost, or later than the communicator's time-out, the operation fails on every rank
+ * with MEMO_STATUS_COMM, which the next call, memo_comm_status and the synchronization of the
+ * stream return.  The communicator and all that are split from the same one are then unusable.
  *
  * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
  * group_end without group_begin); COMM; errors of the device. */
@@ -43,9 +40,8 @@ typedef enum memo_collective {
 /* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
- * labels of every message and collective.  Otherwise MPI compares them where is_first is set.  NCCL
- * compares the digests there: their maxima over ranks travel with the operation, the watchdog finds
- * a difference within moments, and a later call or memo_comm_status returns it.  text NULL matches
+ * labels of every message and collective.  Otherwise they are compared where is_first is set, on
+ * NCCL the digests alone: a later call or memo_comm_status returns the error.  text NULL matches
  * every label, fields NULL all digests.  text and fields must outlive the communicator. */
 typedef struct memo_label {
     const char* text;
@@ -157,9 +153,8 @@ MEMO_TRY_CALL memo_status memoi_collective(memo_comm* comm, memo_stream stream,
 }
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
  * allowed; other overlap is not.  Integers wrap modulo 2^n.  The maximum of anything and NaN is
- * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
- * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
- * order. */
+ * NaN.  All ranks get bitwise the same result.  Threads and comm_mpi.h add in the order of ranks,
+ * 16-bit types in fp32, and round once: every run has the same bits.  NCCL has its own order. */
 MEMO_TRY_CALL memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
@@ -196,8 +191,7 @@ MEMO_TRY_CALL memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
 }
 
 /* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
- * from, in that order.  Runs on the host before the call returns, with the bits that
- * memo_all_reduce promises.  to may be the same elements of an array of from. */
+ * from, on the host, with the bits of memo_all_reduce.  to may be the same elements of a from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
 /* Writes the name of a rank in errors, "1 (world rank 5 on node7)", and returns text.  The number
@@ -225,30 +219,25 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
 /* --- ranks as threads ---
  *
  * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
- * operation ends when the copy has.
+ * operation ends when the copy has.  Ranks always compare messages, collectives and labels; an
+ * error names two ranks and what differs.
  *
- *   host devices   (memo.h, chapter 6) Operations run on their streams and meet their peers there.
- *                  For a race detector, messages and collectives order the ranks that take part.
- *   peers          any devices that reach each other's memory, such as GPUs of a node.  Streams
- *                  copy with the device's own copies, and wait for each other's events.  Transfers
- *                  take no multiprocessor.  Sums are a row kernel, which reads all ranks' buffers.
- *
- * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
- * process that computation should have for itself; host devices for tests and CPUs.
+ *   host devices   (memo.h, chapter 6), for tests and CPUs.  Operations run on their streams and
+ *                  meet their peers there.  For a race detector, messages and collectives order the
+ *                  ranks that take part.
+ *   peers          any devices that reach each other's memory, such as GPUs of a node that
+ *                  computation should have for itself.  Streams copy with the device's own copies,
+ *                  and wait for each other's events.  Sums are a row kernel that reads all buffers.
  *
  * PEERS.  A call returns when its peers have enqueued, too, and waits for no stream.  So ranks must
- * call in an order in which no two wait for each other, each in a thread of its own.  A failure is
- * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
- * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
- * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
- * streams.  memo_cuda_enable_peers lets GPUs reach each other.  Not yet run on several GPUs.
- *
- * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
- * root of a collective, and labels.  An error names two ranks and what differs.
+ * call in an order in which no two wait for each other.  A failure is returned by the call, after
+ * its copies have ended.  If a rank's device has failed, peers may still read the rank's buffers:
+ * call memo_comm_abort, then a collective, which returns when none does.  Calls cannot be captured.
+ * Destroy no device before all ranks have synchronized their streams.  memo_cuda_enable_peers lets
+ * GPUs reach each other.  Not yet run on several GPUs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
- * and a missing rank after timeout_s.  All communicators split from a world fail together.
- * examples/thread_ranks.h runs a function on each rank. */
+ * and a missing rank after timeout_s.  examples/thread_ranks.h runs a function on each rank. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_comm_threads_desc {
@@ -270,87 +259,5 @@ typedef struct memo_comm_threads_desc {
  * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
 MEMO_TRY memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
-
-#endif
-
-/* --- NCCL ---
- *
- * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
- * cudaStream_t.  All ranks get the same sums, but not the bits of the threads back end.  The first
- * message between two ranks creates their connection, and waits for both.  NCCL compares nothing
- * but the digests of labels, which all objects of this header have: if calls differ, it hangs or
- * moves the wrong bytes.  To find such an error, run the program over threads, or over MPI
- * (examples/comm_mpi.h, is_debug).
- *
- * FAILURE.  A world and its parts fail together.  A watchdog thread of the world aborts all
- * communicators after an asynchronous error, or if an operation has not ended timeout_s after the
- * latest call.  Any wait for a stream ends then.  Set failed and failed_user, so that the wait also
- * returns COMM:
- *
- *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
- *
- * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
- * memo_comm_abort returns at once, and memo_comm_destroy waits for the watchdog.  NCCL ends an
- * abort only after all graphs with operations of the world are destroyed.  After an error, call
- * memo_comm_abort, destroy graphs, communicators and the device, then leave.
- *
- * ORDER.  NCCL may deadlock unless all ranks start the operations of all communicators in one
- * order.  Enqueue them so, from one thread.  The world sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it
- * is set; with NCCL before 2.26, or another value, an event makes each operation wait for the
- * previous one of another communicator.  Operations captured in a graph need NCCL 2.26, or your own
- * events between them.  If a group has several messages for a rank, that rank must take them in a
- * group too (seen with NCCL 2.28: single calls that first receive all of them hang).
- *
- * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
- * NCCL has threads, and replay them on all ranks.  Send each message once before the capture, which
- * cannot create connections.  Destroy the graph before the communicators, or their destruction
- * hangs (examples/12_ring_nccl.cu).
- *
- * COST.  Calls do not block, which a safe abort requires; since 2.23 NCCL starts a thread for each
- * (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 avoids it too, but then a call that
- * waits for a lost peer cannot be aborted. */
-#ifdef MEMO_SP_NCCL
-
-typedef struct memo_comm_nccl_desc {
-    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
-     * WORLD_SIZE. */
-    int32_t rank, size;
-    /* An ncclUniqueId that the caller has distributed, for example by MPI_Bcast.  NULL: NCCL's own
-     * meeting: its variable NCCL_COMM_ID (address:port of rank 0), which is
-     * MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface in the subnet
-     * of that address. */
-    const void* unique_id;
-    const char* name;      /* copied; NULL: "nccl world" */
-    const char* host;      /* of this process, for its errors; copied; NULL: none */
-    double join_timeout_s; /* for joining, splits and connections; 0: 120 */
-    double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
-    /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
-     * not call any function of memo_comm.  Optional. */
-    void (*failed)(void* failed_user, const memo_error* why);
-    void* failed_user;
-} memo_comm_nccl_desc;
-
-/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
- * OUT_OF_HOST_MEMORY. */
-MEMO_TRY memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
-                                           memo_error* error);
-/* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
- * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
-MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
-                                                double timeout_s, memo_error* error);
-
-/* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
- * before, what creation took from free memory, without the channels of the first operation. */
-MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
- * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
- * registration, before the memory is freed.  All ranks must call this, while none has an operation
- * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
- * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
- * after which the communicator works without a window; COMM. */
-MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif

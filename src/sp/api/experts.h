@@ -42,27 +42,22 @@ typedef struct memo_routing {
 } memo_routing;
 
 /* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
- * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
- * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
- * rank has another desc; see memo_label) may come from a later call. */
+ * enqueues a barrier that compares the descs; COMM may come from a later call.  A group of messages
+ * limits the experts. */
 MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_experts_destroy(memo_experts* experts);
 
-/* All ranks must call this.  counts (n_experts), in device memory: the rows that this rank sends to
- * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
+/* A pass that waits for the stream.  counts (n_experts), in device memory: the rows that this rank
+ * sends to each expert.  Errors, the same on all ranks, which can then route again:
  * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
- * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
+ * max_received). */
 MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
-/* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
- * INFEASIBLE, as above. */
+/* Sets the routing to equal counts, independently, with these errors. */
 MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
                                           memo_routing* routing, memo_error* error);
-/* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
- * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
- * compares); errors of memo_comm and of the device. */
+/* Passes, with equal row_elements and type on all ranks. */
 MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
                                    memo_type type, memo_error* error);

@@ -1,10 +1,9 @@
 #pragma once
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * Create an object per rank and shape, and an exchange per batch and kind of mask; both serve all
- * layers.  All ranks of the mesh's sequence group must create both alike, and call forward and
- * backward in the same order.  A degree of 1 costs nothing: no copy, no message, no buffer.  The
- * beginning of this file has an example.
+ * Create an object per rank and shape, and an exchange per batch and kind of mask, alike on all
+ * ranks of the mesh's sequence group; both serve all layers.  A degree of 1 costs nothing: no copy,
+ * no message, no buffer.
  *
  * Slices.  A layer of a long sequence may be computed slice by slice (slice_tokens of a sharding).
  * Each slice has an attention of its own: sharding and key_sharding are of memo_sharding_slice, and
@@ -13,8 +12,8 @@
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
-    /* Runs all but exchanges of the ring and, with several ulysses_groups, of Ulysses.  NULL is
-     * refused, as by chapters 9, 10 and 12: pass a handle of CUDA's default stream. */
+    /* Runs all but exchanges of the ring and, with several ulysses_groups, of Ulysses.  Not NULL:
+     * pass a handle of CUDA's default stream, also in chapters 9, 10 and 12. */
     memo_stream stream;
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
@@ -34,8 +33,7 @@ typedef struct memo_sp_attention_desc {
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and
-     * out; 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
-     * MEMO_HOST_ATTENTION_HEAD_SIZE. */
+     * out; 0: head_size.  The local attention may limit both. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
     /* Not 0 in latent.size: k and d_k are latent rows, and v and d_v NULL.  n_kv_heads, head_size
      * and v_head_size are of the expanded keys and values, which exist on their readers only. */
@@ -43,17 +41,14 @@ typedef struct memo_sp_attention_desc {
     memo_type type; /* F32, BF16, F16; lse, sinks and d_sinks are fp32 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
-    /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
-     * Each step's contribution is rounded once (test_sp_attention, "rounded"). */
+    /* 1: d_k and d_v travel in the tensors' type, so each step's contribution is rounded once. */
     int32_t rounds_gradients;
-    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps these in tensors.saved.
-     * 1: backward sends these again, and saved is not used. */
+    /* If ulysses > 1, backward needs q, k and v by heads.  0: tensors.saved keeps them; 1: backward
+     * sends them again. */
     int32_t sends_again;
-    /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the
-     * attention of another.  Scratch memory holds the buffers of one group; what arrives during
-     * another group exists twice.  With a ring a group has whole key heads, so at most as many
-     * groups are made as some rank has key heads.  Without, at most as many as some rank has query
-     * heads.  Ignored if ulysses is 1. */
+    /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
+     * of another.  Scratch memory holds one group; what arrives during another group exists twice.
+     * At most as many groups are made as some rank has query heads, with a ring key heads. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -95,20 +90,16 @@ typedef struct memo_sp_attention_tensors {
 
 typedef struct memo_sp_attention memo_sp_attention;
 
-/* Errors: INVALID_ARGUMENT. */
 MEMO_TRY memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
                                                       memo_error* error);
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
- * the device. */
+/* Each rank calls this independently. */
 MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the desc's stream and the engine's.  Call before the stream, the device and the
- * communicators are destroyed. */
+/* Call before the stream, the device and the communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* What an exchange is made of.  The arrays in masks and sharding are borrowed until the exchange is
- * destroyed. */
+/* Arrays in masks and sharding are borrowed until the exchange is destroyed. */
 typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks; NULL: causal.  n_tokens and n_keys of a mask are ignored; those
      * of the shardings are used.  If a mask has neither documents nor key_first, the documents of
@@ -120,26 +111,21 @@ typedef struct memo_exchange_desc {
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
 } memo_exchange_desc;
 
-/* The plan of an exchange: which rows travel in which step, and what each step computes.  Make a
- * plan once a batch, for each kind of mask.  All layers with these masks share the plan. */
+/* Which rows travel in which step, and what each step computes. */
 typedef struct memo_exchange memo_exchange;
 
-/* All ranks of the sequence group must call this, each from its thread.  Computes and allocates
- * everything on the host that passes need, so that passes do neither.  Enqueues a barrier of ring
- * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
- * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
- * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
- * sharding or mask; see memo_label) may come from a later call. */
+/* All ranks of the sequence group must call this, as a pass.  Computes and allocates on the host
+ * what passes need, so that passes do neither.  Enqueues a barrier of ring and ulysses, which
+ * compares descs, shardings and masks of all ranks; passes compare nothing on NCCL.  COMM may come
+ * from a later call. */
 MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
-/* Waits for the desc's stream, which may still read the documents.  Call before
- * memo_sp_attention_destroy. */
+/* Call before memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
-/* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
- * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank; with nodes, also each row once to each node. */
+/* Rows of keys that this rank sends in a forward, and of gradients in a backward, of the batch; and
+ * the fewest that would do: each row once to each rank (and node) that reads it, and back. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
@@ -147,13 +133,9 @@ typedef struct memo_exchange_info {
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
-/* All ranks of the sequence group must call these, each from its thread.  Both enqueue on the
- * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
- * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
- * (missing tensors, an exchange of another attention, sinks that the exchange was not made for);
- * UNSUPPORTED (a device without row kernels, which every backward needs); COMM (a rank runs another
- * pass, which the threads back end compares); errors of the device, of memo_comm and of the local
- * attention. */
+/* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
+ * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
+ * row kernels, which every backward needs. */
 MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,

@@ -2,8 +2,8 @@
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
- * gets queries and keys at known positions, and a mask over positions.  An exact callback for the
- * host device is supplied. */
+ * gets queries and keys at known positions, and a mask over positions.  Exact
+ * callbacks are in examples/: host_attention.h, and exact_attention.h for GPUs. */
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
@@ -51,13 +51,12 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
                                  int64_t* end);
 
 /* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  Element e of head h of row i of batch b of q is at
+ * kernels.  Element e of head h of row i of sequence b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
  * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
  * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
- * n_kv_heads).  The n_batch sequences share the runs and the mask: sequences that differ in these
- * come in blocks of their own. */
+ * n_kv_heads).  The n_batch sequences share the runs and the mask. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -122,20 +121,3 @@ typedef struct memo_latent {
     memo_latent_function expand, reduce;
     void* user;
 } memo_latent;
-
-#ifndef MEMO_NO_HOST_DEVICE
-
-/* Exact attention for the host device: tiles, fp32 sums; skips what the mask excludes.  head_size
- * and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
- * attention. */
-#define MEMO_HOST_ATTENTION_HEAD_SIZE 256
-typedef struct memo_host_attention {
-    memo_device* device;
-    /* Scores computed so far, including masked scores in partly masked tiles.  Read after
-     * synchronization. */
-    int64_t n_scores;
-} memo_host_attention;
-
-MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
-
-#endif

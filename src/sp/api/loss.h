@@ -7,8 +7,7 @@
  *
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
- * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap follows the rule stated there.
+ * memo_cross_entropy_desc) gives all ranks bitwise the same losses of the whole vocabulary.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
@@ -70,23 +69,16 @@ typedef struct memo_loss_tensors {
 
 typedef struct memo_loss memo_loss;
 
-/* Errors: INVALID_ARGUMENT. */
 MEMO_TRY memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
-/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
- * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+/* Each rank calls this independently.  UNSUPPORTED: the device has no row kernels. */
 MEMO_TRY memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
                                       memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
-/* Enqueues all tiles on the desc's stream.  All tensor ranks must call this with the same n_rows,
- * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
- * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
- * functions, of comm and of the device. */
+/* A pass of all tiles, with the same n_rows, labels and scale on all tensor ranks. */
 MEMO_TRY memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
- * per label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
- * errors of the device. */
+ * per label; 0 without labels.  INVALID_ARGUMENT: a label is at or beyond the vocabulary. */
 MEMO_TRY memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);

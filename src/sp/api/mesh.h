@@ -31,8 +31,7 @@ typedef struct memo_mesh {
  * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_TRY memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world must call this with equal descs, each from its thread.  Errors: as above,
- * OUT_OF_HOST_MEMORY, and errors of split. */
+/* All ranks of world must call this with equal descs, each from its thread. */
 MEMO_TRY memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);

@@ -4,9 +4,7 @@
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
  * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
  * attention with the runs that see each other under the mask: one to three times, so that query
- * heads share key heads evenly; more often for latent keys; and for each sequence, if the sequences
- * of a batch have separate masks.  Rows that see nothing are skipped, but not keys of
- * cross-attention that no query sees.
+ * heads share key heads evenly; more often for latent keys and separate masks.
  *
  * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
  * rank reads anything are left out, and steps with few rows come first.
@@ -20,14 +18,13 @@
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  If ranks of a node have faster links than nodes, a row should cross to a node once.  With
- * desc.nodes the ring is made of rings within a node, one after another: first for the keys of the
- * own node, then of the node before, and so on.  The keys of the next two nodes arrive meanwhile,
- * by the communicator `nodes` on a stream of its own.  Each rank gets the rows of the rank at its
- * place that anybody in its node reads.  It holds them for the time of a ring, and adds up their
- * gradients, which return to the owner once.  This takes as much memory more as two sets of keys,
- * and in backward three of gradients.  What to choose (simulated time over the ideal, 131,072
- * tokens on 128 ranks in 16 nodes, 32 heads, forward and backward; bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once.  The ring is then made of rings within a
+ * node, one after another: first for the keys of the own node, then of the node before, and so on.
+ * The keys of the next two nodes arrive meanwhile, on a stream of their own.  Each rank gets the
+ * rows of the rank at its place that anybody in its node reads, holds them for the time of a ring,
+ * and adds up their gradients, which return to the owner once.  This takes as much memory more as
+ * two sets of keys, and in backward three of gradients.  What to choose (simulated time over the
+ * ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows

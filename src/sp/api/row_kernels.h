@@ -4,13 +4,12 @@
  * Operations on rows other than matrix products.  memo_row_run computes on the calling thread, and
  * memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
- * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
- * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
- * bit.  Only exp, log, log1p and tanh may differ, and the order of a loss's sums.  In the merge: by
- * 4 units in the last place of the weight, and of the larger term of the LSE.  In the
- * cross-entropy: each exp(x) by 3 + |x| / 40 units, and a GPU takes an exp below 2^-126 as 0; the
- * LSE by 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element;
- * 16 bytes are faster.
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
+ * that is added is an explicit fma, so that host and GPU agree bit for bit, but for exp, log,
+ * log1p, tanh and the order of a loss's sums.  The merge differs by 4 units in the last place of
+ * the weight, and of the larger term of the LSE; in the cross-entropy each exp(x) by 3 + |x| / 40
+ * units (a GPU takes an exp below 2^-126 as 0), the LSE by 4 units of 1 or of the LSE.  A NaN stays
+ * a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
@@ -143,11 +142,10 @@ typedef struct memo_pack_desc {
  *   loss     = LSE - z[label]
  *   d_logits = scale (p - y) (1 - (z / softcap)^2)
  *
- * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
- * losses keep their precision with large logits and confident labels.  A row without label (label <
- * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
- * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
- * (memo_loss_read).
+ * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum, which keeps the
+ * precision with large logits and confident labels.  A row without label (label < 0) gets loss 0
+ * and gradient 0.  A label at or beyond the vocabulary is an error that only the device sees: its
+ * loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it (memo_loss_read).
  *
  * On a GPU 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l +
  * 16, l and l + 8, ... are joined.  The host joins chunks of 256 columns in order.  Lane l of

@@ -61,21 +61,17 @@ typedef struct memo_scan_desc {
 typedef struct memo_scan memo_scan;
 
 /* Each rank calls this independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
- * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
- * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+ * rows from the device, shared by all layers.  UNSUPPORTED: a halo without row kernels. */
 MEMO_TRY memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
                                       memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_scan_destroy(memo_scan* scan);
 
 /* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  The call
- * copies the positions, and does not allocate.  The call enqueues a barrier on the desc's stream,
- * which compares descs and numbers of all ranks; passes compare nothing on NCCL.  Errors:
- * INVALID_ARGUMENT; errors of memo_comm.  COMM (a rank has another desc or other rows; see
- * memo_label) may come from a later call. */
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  Copies the
+ * positions, does not allocate, and enqueues a barrier that compares descs and numbers of all
+ * ranks; passes compare nothing on NCCL.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                         const int64_t* document_begins, int64_t n_documents,
                                         memo_error* error);
@@ -92,10 +88,7 @@ typedef struct memo_scan_tensors {
     const float* initial;
 } memo_scan_tensors;
 
-/* All ranks must call these, each from its own thread.  Both enqueue on the desc's stream and
- * return at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs
- * another pass, which the threads back end compares); errors of the callbacks, of memo_comm and of
- * the device. */
+/* Passes.  INVALID_STATE: no rows are set, or a halo of a scan whose halo_rows is 0. */
 MEMO_TRY memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                                        memo_error* error);
 MEMO_TRY memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
@@ -103,8 +96,7 @@ MEMO_TRY memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors
 /* forward sets halo (halo_rows, halo_columns): the rows before this rank's first, of one or more
  * ranks; 0 for rows of another document and before the first row of all ranks.  backward adds the
  * gradients d_halo to d_rows of the ranks that own the rows.  rows and d_rows have this rank's
- * rows.  A call is for one sequence.  Threads, stream and errors as above; INVALID_STATE also if
- * halo_rows is 0. */
+ * rows.  A call is for one sequence. */
 MEMO_TRY memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                             memo_error* error);
 MEMO_TRY memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,

@@ -1,11 +1,9 @@
 #pragma once
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in six calls: create an object once, begin each batch with its documents, and
- * call attend in each layer.  The object keeps LSEs and saved tensors of all layers.  Attention is
- * causal within documents, with a window if the desc has one.  Documents may have parents, whose
- * tokens they see, too.  The sharding is "documents".  Other masks, slices, sinks and
- * cross-attention take the parts, chapters 3 to 7.
+ * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
+ * is causal within documents, which may have parents, and has a window if the desc has one.  The
+ * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
  *
  *     memo_sequence_create(&desc, &sequence, error);
  *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
@@ -37,18 +35,15 @@ typedef struct memo_sequence_desc {
 typedef struct memo_sequence memo_sequence;
 
 /* All ranks of comm must call this, each from its thread, and wait for each other.  Allocates from
- * the device: scratch, and for each layer its LSEs and saved tensors.  Errors: INVALID_ARGUMENT,
- * OUT_OF_HOST_MEMORY, and errors of the device and of memo_comm. */
+ * the device: scratch, and for each layer its LSEs and saved tensors. */
 MEMO_TRY memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
                                           memo_error* error);
-/* Waits for the desc's stream. */
 MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 
-/* All ranks of comm must call this with equal documents.  Begins a batch: document_begins
- * (n_documents + 1 positions from 0 to n_tokens, not descending; NULL: one document) is copied.
- * Waits for the desc's stream, which may still use the batch before.  Computes and allocates on the
- * host.  After a failure no batch has begun.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
- * of memo_comm; COMM (a rank has other documents or another desc) may come from a later call. */
+/* Begins a batch, on all ranks with equal documents: document_begins (n_documents + 1 positions
+ * from 0 to n_tokens, not descending; NULL: one document) is copied.  Waits for the desc's stream,
+ * which may still use the batch before.  Computes and allocates on the host.  After a failure no
+ * batch has begun.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          int64_t n_documents, memo_error* error);
 
@@ -67,12 +62,10 @@ MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* se
  * ancestors, for rotary embeddings.  A batch must have begun. */
 MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
 
-/* All ranks of comm must call these, each from its thread.  Both enqueue on the desc's stream and
- * return at once.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k
- * and v have n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks,
- * rounded up.  Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for
- * attend_backward, which takes the same q, k, v and out, and sets d_q, d_k and d_v.  Errors:
- * INVALID_ARGUMENT; INVALID_STATE (no batch has begun); those of memo_sp_attention_forward. */
+/* Passes.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and v have
+ * n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded up.
+ * Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which takes
+ * the same q, k, v and out, and sets d_q, d_k and d_v.  INVALID_STATE: no batch has begun. */
 MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
                                           const void* k, const void* v, void* out,
                                           memo_error* error);

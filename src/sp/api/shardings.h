@@ -13,19 +13,17 @@
  *              balance needs.  Equal work if attention ends at document borders.
  *
  * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
- * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
- * their LSE is -inf or the head's sink, and they have no label.  In the sharding "documents" each
- * ring rank's padding follows its rows of the last document.  A short sequence may leave a rank
- * with padding only.
+ * last token (documents: of each rank), at positions n_tokens and above.  Their output and gradient
+ * are 0, their LSE is -inf or the head's sink, and they have no label.  A rank may have padding
+ * only.
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
  * The longest document goes to the half with more free rows, then the next one.  The document that
  * fills a half is cut there.  If the causal scores of a rank of both halves differ by more than
- * 1 / 32 of the mean over all ranks, the longest document is cut over all ranks of both halves
- * instead: of 2 g chunks, rank r of g gets chunks r and 2 g - 1 - r.  So the scores of ranks differ
- * by a few percent, the token counts by at most 1, and few documents have rows on several ranks.
- * Each batch may have other documents; rows and scratch memory of a rank stay the same.
+ * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
+ * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
+ * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -82,12 +80,10 @@ typedef struct memo_sharding {
     int64_t n_pieces;
 } memo_sharding;
 
-/* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
- * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Only documents take memory, which copies share.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
-/* Frees the memory of documents; call this once, when no copy is used.  For other kinds it does
- * nothing. */
+/* Frees the memory of documents; call this once, when no copy is used. */
 MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
 /* Sets slice number k as a sharding of its own, and slices 0 .. k, whose keys k's queries may see.
@@ -103,21 +99,18 @@ MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t s
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
-/* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents, positions count from the begin of each document, behind its ancestors.
- * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document if
- * the sharding has none.  Padding counts on from n_tokens, so a table of padded_tokens angles is
- * large enough. */
+/* positions[local_tokens] of a rank's rows, for position embeddings: from the begin of each
+ * document on, behind its ancestors.  document_begins (n_documents + 1): NULL means the documents
+ * of the sharding, or one document.  Padding counts on from n_tokens: padded_tokens angles do. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
- * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2 or
- * more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
- * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
- * ahead is negative, the first tokens do.  tokens (n_batch, n_tokens) are in host memory.  Returns
- * the number of labels that are not ignored.
+ * positions later: 1 for the next token, 2 or more for multi-token prediction, -1 for the previous
+ * token.  A position without such a token in its document (as in memo_sharding_positions), and
+ * padding, get `ignored`.  tokens (n_batch, n_tokens) are in host memory.  Returns the number of
+ * labels that are not ignored.
  *
  * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
  * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over

@@ -3,22 +3,20 @@
  *
  * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
  * ring_tokens, some heads); after attention another exchange converts back.  Each is the backward
- * of the other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  Rows for a
- * rank that needs all heads are sent in place; other rows are packed.  Rows that return arrive in
- * scratch memory.
+ * of the other (DeepSpeed-Ulysses).  The side by heads, and rows for a rank that needs all heads,
+ * are sent in place; other rows are packed.
  *
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
- * heads may differ by 1, or be 0.  A rank needs the key heads that the rank's query heads read.
- * With fewer key heads than ranks, several ranks need the same key head.  The gradients of these
- * replicas are sent and summed in fp32 on the rank that holds the rows.
+ * heads may differ by 1, or be 0.  A rank needs the key heads that its query heads read, so several
+ * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
+ * rank that holds the rows.
  *
  * A rank may split the heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
  * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read these.
  * With G > n and ring degree 1, consecutive groups share the query heads of a key head: k and v
- * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys
- * would go round once for each.) The exchanges run on a stream of the engine: an exchange to heads
- * ("g arrives") and, after attention, an exchange back to rows ("g leaves"), in the order 0
- * arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves.
+ * arrive with the first, and d_k and d_v leave with the last.  The exchanges run on a stream of the
+ * engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0 leaves, 2
+ * arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left

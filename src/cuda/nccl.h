@@ -1,23 +1,14 @@
 #pragma once
-#include "memo/reader.h"
-#include "sp/comm.h"
+#include "cuda/errors.h"
 /* ---- >>nccl back end ----------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime.  Knows nothing of the threads back end, attention or layouts.
+ * Knows: NCCL, the CUDA runtime.  Knows nothing of devices, attention or layouts.
  *
  * NCCL allows an abort only while no other thread is inside one of its calls, so communicators do
  * not block (NCCL 2.14): a call may still be in progress when it returns, and is polled.  One mutex
  * of the world, held for single calls, separates the caller from the watchdog.  Parts share NCCL's
  * resources with their world, which needs the same. */
-#ifdef MEMO_SP_NCCL
-
-#include <cuda_runtime_api.h>
-#include <nccl.h>
-
-#include <pthread.h>
-#include <sched.h>
-
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
-#error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
+#error "memo_cuda.cuh: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
 #endif
 
 #define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
@@ -84,12 +75,15 @@ MEMOI void memoi_nccl_nap(double waited_s) {
 MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* number,
                                                 memo_error* error) {
     const char* text = getenv(name);
+    char* end = NULL;
     if (!text)
-        return MEMOI_REFUSE("%s: not set in the environment; start with torchrun, set RANK, "
-                            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
-                            name);
-    if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s: not a number in the environment ('%.100s')", name, text);
+        return MEMOB_INVALID(error,
+                             "%s: not set in the environment; start with torchrun, set RANK, "
+                             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                             name);
+    *number = strtoll(text, &end, 10); /* too large: refused by its range */
+    if (end != text && !*end) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s: not a number in the environment ('%.100s')", name, text);
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
@@ -100,7 +94,8 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     memo_status status;
     if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
     if (!host)
-        return MEMOI_REFUSE("MASTER_ADDR: not set in the environment; set it to rank 0's address");
+        return MEMOB_INVALID(error,
+                             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (!status) status = memob_check_integer("environment", "MASTER_PORT", port, 1, 65534, error);
     if (status) return status;
@@ -122,8 +117,8 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
     if (size > 1 && memoi_nccl_name_meeting(is_named, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     result = ncclGetUniqueId(id);
     if (result == ncclSuccess) return MEMO_STATUS_OK;
-    return MEMOI_FAIL(COMM, "ncclGetUniqueId: %s; %.300s", ncclGetErrorString(result),
-                      ncclGetLastError(NULL));
+    return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                          ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 
 /* --- errors --- */
@@ -277,7 +272,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     me->wait_ends_at_s = memob_now_s() + limit_s;
     pthread_mutex_unlock(&me->world->mutex);
 
-    result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
+    result = cudaStreamSynchronize(memo_cuda_stream(stream));
 
     pthread_mutex_lock(&me->world->mutex);
     me->wait_ends_at_s = 0;
@@ -285,8 +280,9 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_status(comm, error);
     if (!status && result != cudaSuccess)
-        status = MEMOI_FAIL(DEVICE, "cudaStreamSynchronize: %s", cudaGetErrorString(result));
-    if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
+        status = memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamSynchronize: %s",
+                                cudaGetErrorString(result));
+    if (result != cudaSuccess) memoi_cuda_forget(result);
     return status;
 }
 
@@ -322,7 +318,7 @@ MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
 /* Has every operation that was not captured ended? */
 MEMOI int memoi_nccl_is_done(const memoi_nccl* me) {
     const cudaError_t state = cudaEventQuery(me->done);
-    if (state == cudaErrorNotReady && cudaPeekAtLastError() == state) (void)cudaGetLastError();
+    if (state == cudaErrorNotReady) memoi_cuda_forget(state);
     return state == cudaSuccess;
 }
 
@@ -408,7 +404,9 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
 /* Enqueues a collective or, if call is NULL, messages. */
 MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_collective_call* call,
                                  const memo_message_call* messages, int32_t n, memo_error* error) {
-    cudaStream_t stream = (cudaStream_t)(void*)on;
+    static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                        "barrier"};
+    const cudaStream_t stream = memo_cuda_stream(on);
     ncclResult_t result = ncclSuccess, ended;
     memo_status status;
     pthread_mutex_lock(&me->world->mutex);
@@ -423,8 +421,7 @@ MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_coll
         if (result == ncclSuccess || result == ncclInProgress) result = ended;
     }
     pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, call ? memoi_comm_collective_name(call->kind) : "a group",
-                               result, error);
+    status = memoi_nccl_finish(me, call ? names[call->kind] : "a group", result, error);
     if (!status) memoi_nccl_mark(me, stream);
     return status;
 }
@@ -475,7 +472,8 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
         pthread_mutex_destroy(&world->mutex);
         MEMO_FREE(world);
-        return MEMOI_FAIL(OUT_OF_HOST_MEMORY, "comm_nccl: no thread for the watchdog");
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "comm_nccl: no thread for the watchdog");
     }
     *result = world;
     return MEMO_STATUS_OK;
@@ -489,7 +487,7 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     int is_last;
 
     /* Finish what is under way with the peers. */
-    MEMOB_IGNORE(memo_comm_nccl_register(comm, NULL, 0, NULL));
+    if (memo_comm_nccl_register(comm, NULL, 0, NULL)) result = ncclSuccess; /* the world failed */
     pthread_mutex_lock(&world->mutex);
     if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
@@ -541,8 +539,9 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
         (void)cudaFree(me->barrier_word);
         (void)cudaFreeHost(agreed);
         MEMO_FREE(me);
-        return MEMOI_FAIL(
-            DEVICE, "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
+        return memo_error_set(
+            error, MEMO_STATUS_DEVICE,
+            "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
             cudaGetErrorString(cudaGetLastError()));
     }
 
@@ -640,8 +639,8 @@ MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* ran
         if (status) return status;
     }
     if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
-        return MEMOI_REFUSE(
-            "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+        return MEMOB_INVALID(
+            error, "memo_comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
             (long long)r, (long long)n);
     *rank = (int32_t)r;
     *size = (int32_t)n;
@@ -678,8 +677,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         me->comm = made;
         pthread_mutex_unlock(&world->mutex);
         if (!made)
-            status = MEMOI_FAIL(COMM, "ncclCommInitRankConfig: %s; %.300s",
-                                ncclGetErrorString(result), ncclGetLastError(NULL));
+            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
+                                    ncclGetErrorString(result), ncclGetLastError(NULL));
         status = memoi_nccl_join(me, "joining", result, comm, status, error);
     }
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
@@ -712,8 +711,8 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     /* NCCL's error would end the world. */
     if (size_bytes < 0 || (size_bytes && !address) ||
         ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
-        return MEMOI_REFUSE(
-            "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
+        return MEMOB_INVALID(
+            error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
             (long long)size_bytes, address);
 
     pthread_mutex_lock(&me->world->mutex);
@@ -726,17 +725,15 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "registering memory", result, error);
     if (status || !size_bytes || me->window) return status;
-    return MEMOI_FAIL(UNSUPPORTED,
-                      "'%s': NCCL registers no memory here; it needs memory of the driver's "
-                      "virtual memory calls and GPUs that reach each other's",
-                      comm->name);
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': NCCL registers no memory here; it needs memory of the driver's "
+                          "virtual memory calls and GPUs that reach each other's",
+                          comm->name);
 #else
     (void)address;
     if (!size_bytes) return MEMO_STATUS_OK;
-    return MEMOI_FAIL(UNSUPPORTED,
-                      "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                      comm->name, NCCL_VERSION_CODE);
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                          comm->name, NCCL_VERSION_CODE);
 #endif
 }
-
-#endif /* MEMO_SP_NCCL */
