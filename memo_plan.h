@@ -16,23 +16,49 @@
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
  *     5  memo_session_destroy
  *
- * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
+ * EXAMPLE: two tensors of a layer, of which one is computed again (a whole trainer:
+ * examples/05_three_edits.c; a plan of offsets alone: examples/02_plan_trace_file.c).
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
  *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
- *     #include "memo_plan.h"                  // cc -std=c99 plan.c -lpthread -lm
+ *     #include "memo_plan.h"                  // cc -std=c99 train.c -lpthread -lm
  *
+ *     enum { L = 8, T = 512, C = 32, INP = 0, OUT = 1 };
+ *     static const memo_item tensors[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("out", 4 * C, MEMO_ROWS)};
+ *     static float x[T * C], dx[T * C];       // between layers
+ *     static float* at(memo_session* s, int32_t layer, int32_t tensor) {
+ *         return (float*)memo_session_get_address(s, layer, tensor);
+ *     }
+ *     static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+ *                           int64_t begin, int64_t end) {
+ *         for (int64_t i = begin * C; i < end * C && tensor == OUT; i++)
+ *             at(s, layer, OUT)[i] = tanhf(at(s, layer, INP)[i]);
+ *         (void)user;
+ *     }
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         memcpy(at(s, layer, INP), x, sizeof x);
+ *         recompute(user, s, layer, OUT, 0, T);
+ *         memcpy(x, at(s, layer, OUT), sizeof x);
+ *     }
+ *     static void backward(void* user, memo_session* s, int32_t layer) {
+ *         const float* out = at(s, layer, OUT);
+ *         for (int i = 0; i < T * C; i++) dx[i] *= 1 - out[i] * out[i];
+ *         (void)user;
+ *     }
  *     int main(void) {
- *         memo_trace* trace = NULL;
- *         memo_plan* plan = NULL;
+ *         memo_session_desc desc = {0};
+ *         memo_session* session = NULL;
  *         memo_error error;
- *         memo_status status = memo_trace_read("layer.trace", &trace, &error);
- *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, &error);
- *         if (!status) status = memo_plan_solve(plan, NULL, &error);
- *         if (!status) status = memo_plan_write(plan, "layer.plan", &error);
+ *         desc.tensors = tensors;  desc.n_tensors = 2;
+ *         desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *         desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *         desc.device_bytes = 384 << 10;      // of 1 MiB that all tensors take
+ *         memo_status status = memo_session_create(&desc, &session, &error);
+ *         for (int i = 0; i < 6 && !status; i++)
+ *             status = memo_session_run(session, NULL, &error);   // one micro-batch
  *         if (status) fprintf(stderr, "%s\n", error.message);
- *         memo_plan_destroy(plan);
- *         memo_trace_destroy(trace);
+ *         memo_session_destroy(session);
  *         return status != MEMO_STATUS_OK;
  *     }
  *
@@ -284,19 +310,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
  * plans, and opens an arena and a swap engine that fit.
- *
- *     static const memo_item tensors[] = {MEMO_ITEM("input", 4 * C, MEMO_MOVE),
- *                                         MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
- *     memo_session_desc desc = {0};
- *     desc.tensors = tensors;  desc.n_tensors = 2;
- *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
- *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
- *     desc.device_bytes = (int64_t)4 << 30;
- *     memo_session_create(&desc, &session, &error);
- *     for (step = 0; step < n_steps; step++) {
- *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
- *         update(parameters, gradients);
- *     }
+ * The head of this header has an example.
  *
  * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
  * same bits, so the first training steps run by a plan that fits (everything recomputed, if that
@@ -8582,20 +8596,26 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     if (!c->slots) return;
     while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer* b = NULL;
-        for (int64_t i = 0; i < c->n_buffers;
-             i++) /* the last that had the byte, or the one behind it */
-            if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
-                b = &c->buffers[i];
-        if (b && b->address && begin < b->at + b->n_bytes) {
+        const memoi_inspected_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
+        int64_t in = 0;
+        for (int64_t i = 0; i < c->n_buffers; i++) {
+            const memoi_inspected_buffer* of = &c->buffers[i];
+            if ((begin - of->at + c->memory_bytes) % (c->memory_bytes / 2) >= 2 * of->n_bytes)
+                continue;
+            moved = of;
+            if (of->at <= begin && begin < of->at + 2 * of->n_bytes) b = of;
+        }
+        if (b) in = begin - b->at;
+        if (b && b->address && in < b->n_bytes) {
             begin = b->at + b->n_bytes;
             continue;
         }
+        if (!b) b = moved;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: buffer `%s` of %lld bytes: something writes %s",
             b && b->name ? b->name : "memo_session_alloc", (long long)(b ? b->n_bytes : 0),
-            !b || begin >= b->at + b->n_bytes
+            b && in >= b->n_bytes
                 ? "behind it; its size is too small"
                 : "to it after it has ended; its last pass or layer comes too early (the backward "
                   "ends with layer 0), or its address was kept");
@@ -12058,6 +12078,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
         own.device_memory = own.host_memory = NULL; /* more memory */
+        own.planned = NULL;                         /* the trainer may keep its plan */
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
         own.is_checked |= k == CHECKED;
         found.status = MEMO_STATUS_OK;

@@ -3,19 +3,7 @@
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
  * plans, and opens an arena and a swap engine that fit.
- *
- *     static const memo_item tensors[] = {MEMO_ITEM("input", 4 * C, MEMO_MOVE),
- *                                         MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
- *     memo_session_desc desc = {0};
- *     desc.tensors = tensors;  desc.n_tensors = 2;
- *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
- *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
- *     desc.device_bytes = (int64_t)4 << 30;
- *     memo_session_create(&desc, &session, &error);
- *     for (step = 0; step < n_steps; step++) {
- *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
- *         update(parameters, gradients);
- *     }
+ * The head of this header has an example.
  *
  * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
  * same bits, so the first training steps run by a plan that fits (everything recomputed, if that

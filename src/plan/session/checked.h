@@ -483,20 +483,26 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     if (!c->slots) return;
     while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer* b = NULL;
-        for (int64_t i = 0; i < c->n_buffers;
-             i++) /* the last that had the byte, or the one behind it */
-            if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
-                b = &c->buffers[i];
-        if (b && b->address && begin < b->at + b->n_bytes) {
+        const memoi_inspected_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
+        int64_t in = 0;
+        for (int64_t i = 0; i < c->n_buffers; i++) {
+            const memoi_inspected_buffer* of = &c->buffers[i];
+            if ((begin - of->at + c->memory_bytes) % (c->memory_bytes / 2) >= 2 * of->n_bytes)
+                continue;
+            moved = of;
+            if (of->at <= begin && begin < of->at + 2 * of->n_bytes) b = of;
+        }
+        if (b) in = begin - b->at;
+        if (b && b->address && in < b->n_bytes) {
             begin = b->at + b->n_bytes;
             continue;
         }
+        if (!b) b = moved;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: buffer `%s` of %lld bytes: something writes %s",
             b && b->name ? b->name : "memo_session_alloc", (long long)(b ? b->n_bytes : 0),
-            !b || begin >= b->at + b->n_bytes
+            b && in >= b->n_bytes
                 ? "behind it; its size is too small"
                 : "to it after it has ended; its last pass or layer comes too early (the backward "
                   "ends with layer 0), or its address was kept");

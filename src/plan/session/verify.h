@@ -265,6 +265,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
         own.device_memory = own.host_memory = NULL; /* more memory */
+        own.planned = NULL;                         /* the trainer may keep its plan */
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
         own.is_checked |= k == CHECKED;
         found.status = MEMO_STATUS_OK;
