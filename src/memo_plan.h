@@ -15,23 +15,49 @@
  *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
  *     5  memo_session_destroy
  *
- * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
+ * EXAMPLE: two tensors of a layer, of which one is computed again (a whole trainer:
+ * examples/05_three_edits.c; a plan of offsets alone: examples/02_plan_trace_file.c).
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
  *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
- *     #include "memo_plan.h"                  // cc -std=c99 plan.c -lpthread -lm
+ *     #include "memo_plan.h"                  // cc -std=c99 train.c -lpthread -lm
  *
+ *     enum { L = 8, T = 512, C = 32, INP = 0, OUT = 1 };
+ *     static const memo_item tensors[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("out", 4 * C, MEMO_ROWS)};
+ *     static float x[T * C], dx[T * C];       // between layers
+ *     static float* at(memo_session* s, int32_t layer, int32_t tensor) {
+ *         return (float*)memo_session_get_address(s, layer, tensor);
+ *     }
+ *     static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+ *                           int64_t begin, int64_t end) {
+ *         for (int64_t i = begin * C; i < end * C && tensor == OUT; i++)
+ *             at(s, layer, OUT)[i] = tanhf(at(s, layer, INP)[i]);
+ *         (void)user;
+ *     }
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         memcpy(at(s, layer, INP), x, sizeof x);
+ *         recompute(user, s, layer, OUT, 0, T);
+ *         memcpy(x, at(s, layer, OUT), sizeof x);
+ *     }
+ *     static void backward(void* user, memo_session* s, int32_t layer) {
+ *         const float* out = at(s, layer, OUT);
+ *         for (int i = 0; i < T * C; i++) dx[i] *= 1 - out[i] * out[i];
+ *         (void)user;
+ *     }
  *     int main(void) {
- *         memo_trace* trace = NULL;
- *         memo_plan* plan = NULL;
+ *         memo_session_desc desc = {0};
+ *         memo_session* session = NULL;
  *         memo_error error;
- *         memo_status status = memo_trace_read("layer.trace", &trace, &error);
- *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, &error);
- *         if (!status) status = memo_plan_solve(plan, NULL, &error);
- *         if (!status) status = memo_plan_write(plan, "layer.plan", &error);
+ *         desc.tensors = tensors;  desc.n_tensors = 2;
+ *         desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *         desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *         desc.device_bytes = 384 << 10;      // of 1 MiB that all tensors take
+ *         memo_status status = memo_session_create(&desc, &session, &error);
+ *         for (int i = 0; i < 6 && !status; i++)
+ *             status = memo_session_run(session, NULL, &error);   // one micro-batch
  *         if (status) fprintf(stderr, "%s\n", error.message);
- *         memo_plan_destroy(plan);
- *         memo_trace_destroy(trace);
+ *         memo_session_destroy(session);
  *         return status != MEMO_STATUS_OK;
  *     }
  *

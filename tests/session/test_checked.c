@@ -14,7 +14,8 @@ typedef struct computer {
     int forgets, clobbers, misplaces, counts, reads, lacks, continues, copies, early, n_runs;
     int drifts;           /* gradients depend on the run */
     int whole;            /* c_hidden computes this many rows at once, if it is given fewer, too */
-    int keeps, elsewhere; /* addresses are kept from the first call; of this tensor - 1: own */
+    int keeps, elsewhere; /* addresses are kept from the first call, 2: d_x's alone; of this tensor
+                             - 1: own */
     double* addresses[C_LAYERS][3];
     double own[2 * C_ROWS * C_WIDTH];
     double weight, *sums;           /* of layers */
@@ -26,7 +27,7 @@ typedef struct computer {
 static double* c_at(computer* c, memo_session* s, int32_t layer, int t) {
     double** kept = &c->addresses[layer][t];
     if (t == c->elsewhere - 1) return c->own;
-    if (!c->keeps || !*kept) *kept = (double*)memo_session_get_address(s, layer, c->places[t]);
+    if (c->keeps != 1 || !*kept) *kept = (double*)memo_session_get_address(s, layer, c->places[t]);
     return *kept;
 }
 
@@ -74,7 +75,7 @@ static void c_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
 }
 static void c_between(void* user, memo_session* s) {
     computer* c = (computer*)user;
-    c->kept = (double*)memo_session_get_buffer(s, 0);
+    if (c->keeps != 2 || !c->kept) c->kept = (double*)memo_session_get_buffer(s, 0);
     for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++) c->kept[i] = 1;
 }
 static void c_backward(void* user, memo_session* s, int32_t layer) {
@@ -594,6 +595,18 @@ TEST(tensors_that_no_forward_writes_are_named) {
                        strstr(error.message, "a forgotten or cached address"),
                    "case %d: %s", k, error.message);
     }
+    /* No steps are timed, and everything is kept or recomputed. */
+    for (int k = 0; k < 4; k++) {
+        c_make(&c, 1);
+        c.desc.device = &keeping, c.desc.computes_on_host = 1;
+        c.keeps = 1 + k % 2;
+        if (k < 2) c.desc.policy = MEMO_POLICY_KEEP;
+        const char* named =
+            k % 2 ? "buffer `d_x` of 1920 bytes: something writes to it after it has ended"
+                  : "the forward of layer 0 wrote nothing into `";
+        CHECK_CASE(c_run(&c) == MEMO_STATUS_INVALID_ARGUMENT && strstr(error.message, named),
+                   "case %d: %s", k, error.message);
+    }
     for (int k = 0; k < 2; k++) {
         c_make(&c, 0);
         c.desc.device = &keeping, c.desc.computes_on_host = 1;
@@ -619,7 +632,7 @@ TEST(verify_finds_other_gradients) {
          "backward reads bytes that no kernel has written"},
         {0, C_ROWS, 0, MEMO_POLICY_KEEP, "in tiles of 8 rows, but not if all 48 are"},
         {0, 13, 0, MEMO_POLICY_KEEP, "if they are right, tile_rows of 16 would work"},
-        {0, 0, 1, MEMO_POLICY_MEMO, "two micro-batches with every tensor kept differ"}};
+        {0, 0, 1, MEMO_POLICY_MEMO, "two micro-batches differ; a kernel is not deterministic"}};
     double sums[C_LAYERS + 1], before[C_LAYERS + 1];
     const memo_session_output outputs[] = {
         {"sums", sums, C_LAYERS * sizeof *sums, MEMO_TYPE_F64, C_LAYERS}};

@@ -3,19 +3,7 @@
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
  * plans, and opens an arena and a swap engine that fit.
- *
- *     static const memo_item tensors[] = {MEMO_ITEM("input", 4 * C, MEMO_MOVE),
- *                                         MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};
- *     memo_session_desc desc = {0};
- *     desc.tensors = tensors;  desc.n_tensors = 2;
- *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
- *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
- *     desc.device_bytes = (int64_t)4 << 30;
- *     memo_session_create(&desc, &session, &error);
- *     for (step = 0; step < n_steps; step++) {
- *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
- *         update(parameters, gradients);
- *     }
+ * The head of this header has an example.
  *
  * Self-timing.  The fastest plan depends on times, which nobody knows at first.  Every plan has the
  * same bits, so the first training steps run by a plan that fits (everything recomputed, if that
@@ -511,8 +499,9 @@ typedef struct memo_session_desc {
     /* Times of the first shape with a backward; of shape k behind it: with ".k" appended.  Read if
      * the files are there (on every rank), and written once times are known.  NULL: none. */
     const char* profile_path;
-    /* The timed steps are over, and addresses may be new.  plan: which is open now, perhaps the
-     * first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
+    /* The timed steps are over, and addresses may be new.  A checked session that times nothing
+     * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
+     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -592,18 +581,18 @@ MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 MEMO_API void memo_session_destroy(memo_session* session);
 
 /* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
- * sessions: twice with every tensor kept, then in a checked session, with half of the rows swapped
+ * sessions: twice in a checked session, then with every tensor kept, with half of the rows swapped
  * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
  * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
  * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
  * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
  * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
  * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
- * inputs and rows of which two kept steps fit.  All ranks must call this.  Finds what a checked
- * session cannot see: a backward that reads a layer that has ended, and gradients that are zeroed
- * in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that differ first,
- * and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit); errors of the
- * calls above. */
+ * inputs and rows of which a kept step fits in a checked session.  All ranks must call this.  Finds
+ * what a checked session cannot see: a backward that reads a layer that has ended, and gradients
+ * that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that
+ * differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit);
+ * errors of the calls above. */
 MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
@@ -668,8 +657,8 @@ MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int6
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
- * makes that an error, and returns memory that harms nothing.  Fixed for each shape.  With slices:
- * row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape until desc.planned is due.  With
+ * slices: row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,

@@ -350,6 +350,7 @@ typedef struct memoi_inspector {
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
@@ -471,8 +472,7 @@ struct memo_session {
     unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
-    char* saved;         /* outputs, which get these bytes again; NULL: none */
-    memob_arrays arrays; /* of all three */
+    memob_arrays arrays; /* of both */
 };
 
 const char* memo_policy_name(memo_policy policy) {

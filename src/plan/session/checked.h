@@ -16,14 +16,20 @@
  * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
  * behind each buffer lie as many bytes that nobody may write.  What belongs to no buffer is poison.
  * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
- * not lie, so that the old address stays poison for a while. */
+ * not lie, so that the old address stays poison for a while.
+ *
+ * Slots and halves change places once, after the first backward, or with a plan by measured times:
+ * an address that was kept from before is then of no layer that is open. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
+#define MEMOI_HANDS_ON                                                                             \
+    "a layer hands rows on in a buffer of the trainer, which the next layer copies into its own "  \
+    "tensor"
 
-/* Where the step is computed. */
+/* Where the step is computed: after the move, where its neighbors were. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
-    return s->checker.slots + (step & 1) * s->checker.slot_bytes;
+    return s->checker.slots + ((step & 1) ^ s->checker.is_moved) * s->checker.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
@@ -45,17 +51,6 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* Checks from now on. */
-MEMOI void memoi_inspector_start(memo_session* s) {
-    memoi_inspector* c = &s->checker;
-    c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
-    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
-    c->kinds = 0;
-    c->n_trained = 0;
-    memset(c->states, 0,
-           (size_t)((int64_t)s->states_desc.n_layers * s->desc.n_states) * sizeof *c->states);
-}
-
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
     memob_engine_release(&c->engine);
@@ -64,13 +59,11 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets; to plan again, a layer more: no layer then has the slot that it had before, so that the
- * forward does not find a kept address there. */
+ * budgets.  If times are known, another plan was open, whose addresses the trainer may have kept. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
-    const int n_slots = s->timing.plan ? 4 : 3;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -107,22 +100,25 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
     memob_engine_begin(&c->engine, s->device, NULL, 0);
-    status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes + found_bytes,
+    status = memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes + found_bytes,
                                   at + MEMOI_GUARD + found_bytes, stream, 1, error);
     c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
-    if (!status) memoi_inspector_start(s);
     c->image = c->engine.host_memory;
+    c->is_moved = s->timing.is_known;
+    if (!status) {
+        c->slots = c->engine.device_memory;
+        c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    }
     if (!status && found_bytes) {
         c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-        c->seen =
-            (memo_row_content*)(void*)(c->engine.device_memory + n_slots * at + c->memory_bytes);
+        c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
     }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
-            (long long)(n_slots * at + c->memory_bytes + found_bytes));
+            (long long)(3 * at + c->memory_bytes + found_bytes));
     return status;
 }
 
@@ -314,8 +310,8 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
                 "cached address, bytes of a tensor that has ended, or a layer that lacks the "
-                "tensor; "
-                "call memo_session_get_address each time, and give such layers another kind",
+                "tensor; call memo_session_get_address each time, and give such layers another "
+                "kind; " MEMOI_HANDS_ON,
                 (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
             return 0;
         }
@@ -350,9 +346,10 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
         (void)memoi_session_is_ok(
-            s, memoi_inspector_blame(s, closed, t, i,
-                                     "its bytes changed after the layer had ended; a kernel of "
-                                     "another layer, or on another stream, writes there"));
+            s, memoi_inspector_blame(
+                   s, closed, t, i,
+                   "its bytes changed after the layer had ended; a kernel of "
+                   "another layer, or on another stream, writes there; " MEMOI_HANDS_ON));
     } else if (is_backward) {
         (void)memoi_inspector_exchange(s, step, 1);
     }
@@ -486,20 +483,26 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     if (!c->slots) return;
     while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer* b = NULL;
-        for (int64_t i = 0; i < c->n_buffers;
-             i++) /* the last that had the byte, or the one behind it */
-            if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
-                b = &c->buffers[i];
-        if (b && b->address && begin < b->at + b->n_bytes) {
+        const memoi_inspected_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
+        int64_t in = 0;
+        for (int64_t i = 0; i < c->n_buffers; i++) {
+            const memoi_inspected_buffer* of = &c->buffers[i];
+            if ((begin - of->at + c->memory_bytes) % (c->memory_bytes / 2) >= 2 * of->n_bytes)
+                continue;
+            moved = of;
+            if (of->at <= begin && begin < of->at + 2 * of->n_bytes) b = of;
+        }
+        if (b) in = begin - b->at;
+        if (b && b->address && in < b->n_bytes) {
             begin = b->at + b->n_bytes;
             continue;
         }
+        if (!b) b = moved;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: buffer `%s` of %lld bytes: something writes %s",
             b && b->name ? b->name : "memo_session_alloc", (long long)(b ? b->n_bytes : 0),
-            !b || begin >= b->at + b->n_bytes
+            b && in >= b->n_bytes
                 ? "behind it; its size is too small"
                 : "to it after it has ended; its last pass or layer comes too early (the backward "
                   "ends with layer 0), or its address was kept");
@@ -513,6 +516,7 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     memoi_inspector* c = &s->checker;
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
+    int is_behind = c->is_moved;
     memoi_inspected_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
     b = &c->buffers[c->n_buffers];
@@ -524,9 +528,10 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
-        if (c->buffers[i].at < half) b->at += half;
+        is_behind = c->buffers[i].at < half;
         break;
     }
+    if (is_behind) b->at += half;
     memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
     c->n_buffers++;
     return c->memory + b->at;

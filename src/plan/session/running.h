@@ -403,6 +403,15 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* be
                           (int)next->micro_batch, (int)next->chunk, (int)shape);
 }
 
+/* A checked session that times nothing moves its layers once, so that it sees addresses that were
+ * kept from the first training step. */
+MEMOI void memoi_session_move(memo_session* s) {
+    memoi_inspector* c = &s->checker;
+    if (!c->slots || c->is_moved || !c->n_trained || s->next_turn || s->timing.plan) return;
+    c->is_moved = 1;
+    if (s->desc.planned) s->desc.planned(s->desc.user, s, s->parts[0].plan);
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     const memo_batch before = s->batch;
     memo_status status;
@@ -446,6 +455,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         return 0;
     }
     if (!memoi_session_time_begin(s)) return 0;
+    memoi_session_move(s);
     memoi_session_turn(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
     if (s->batch.values) {

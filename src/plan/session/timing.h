@@ -472,6 +472,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     memob_arrays_free(&s->arrays);
     s->layers_s = NULL;
     s->batch = batch;
+    s->checker.is_moved = 1;
     if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
 }
 

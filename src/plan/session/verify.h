@@ -34,19 +34,6 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
     return status ? status : freed;
 }
 
-/* Takes host memory for the outputs and fills it. */
-MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error) {
-    int64_t n_bytes = 0;
-    char* saved;
-    memo_status status;
-    for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
-    saved = MEMOB_ARRAY(&s->arrays, char, n_bytes);
-    if (!saved) return memob_no_memory(error, "the outputs of a micro-batch");
-    status = memoi_session_copy_outputs(s, saved, 0, error);
-    if (!status) s->saved = saved;
-    return status;
-}
-
 /* The trainer's own number of all that its update reads; 0: it has none. */
 MEMOI double memoi_session_norm(const memo_session_desc* desc) {
     return desc->norm ? desc->norm(desc->user) : 0;
@@ -69,9 +56,9 @@ typedef struct memoi_verified {
     const memo_session_desc* desc;
     int32_t shape;
     int64_t output_bytes, n_bytes;
-    char *expected, *found;
-    memo_session* open;  /* of the run before; NULL: none */
-    memob_arrays arrays; /* of both */
+    char *expected, *found; /* of a micro-batch before, and of the last one */
+    char* saved;            /* the outputs before a micro-batch */
+    memob_arrays arrays;    /* of these */
 } memoi_verified;
 
 /* A number of an output. */
@@ -172,34 +159,40 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
     return status;
 }
 
-/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
- * session takes the plan if it is owned.  stays: it is open until the next run is over, so that
- * writes to addresses kept from it harm nothing. */
-MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
-                                     memo_step_plan* plan, int is_owned, int stays,
-                                     memo_error* error) {
-    memo_session* s = NULL;
-    double norm;
-    memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
-    if (status && is_owned) memo_step_plan_destroy(plan);
-    if (status) return status;
-    if (is_owned) s->own_plan = plan;
-    norm = memoi_session_norm(desc);
-    if (desc->verifying) desc->verifying(desc->user, s, 1);
-    status = memoi_session_save_outputs(s, error);
+MEMOI void memoi_verified_swap(memoi_verified* v) {
+    char* found = v->found;
+    v->found = v->expected;
+    v->expected = found;
+}
+
+/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
+MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
+    const double norm = memoi_session_norm(v->desc);
+    memo_status status, saved, given = MEMO_STATUS_OK;
+    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 1);
+    status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
-    if (desc->verifying) desc->verifying(desc->user, s, 0);
-    if (!status && !given) given = memoi_session_check_norm(desc, norm, error);
-    memo_session_destroy(v->open);
-    v->open = s;
-    if (stays) return status ? status : given;
-    memo_session_destroy(s);
-    v->open = NULL;
+    if (!saved) given = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 0);
+    if (!status && !given) given = memoi_session_check_norm(v->desc, norm, error);
     return status ? status : given;
+}
+
+/* A session of the desc and the plan, which runs once or twice. */
+MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
+                                     const memo_step_plan* plan, int is_twice, memo_error* error) {
+    memo_session* s = NULL;
+    memo_status status = memo_session_open(desc, plan, &s, error);
+    if (!status) status = memoi_verified_run_once(v, s, error);
+    if (!status && is_twice) {
+        memoi_verified_swap(v);
+        status = memoi_verified_run_once(v, s, error);
+    }
+    memo_session_destroy(s);
+    return status;
 }
 
 /* Near half of the tiles, with no divisor in common with all: kernels that compute several tiles at
@@ -232,49 +225,52 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_de
         return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
                                     "memo_session_desc.outputs, or among states");
 
-    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes);
+    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
+    v->saved = MEMOB_ARRAY(&v->arrays, char, v->output_bytes);
     return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
                             : MEMO_STATUS_OK;
 }
 
+/* The checked run comes first: it sees writes that would overwrite memory of others. */
 memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error) {
     static const struct {
         memo_policy policy;
         const char* why;
     } runs[] = {
-        {MEMO_POLICY_KEEP, NULL}, /* at once */
-        {MEMO_POLICY_KEEP, NULL},
+        {MEMO_POLICY_KEEP, "two micro-batches differ; a kernel is not deterministic, or reads "
+                           "what a micro-batch changes and outputs lack, or an address kept from "
+                           "the micro-batch before"},
         {MEMO_POLICY_KEEP, "a checked session changes it; the backward reads bytes that no kernel "
                            "has written, or of a tensor or buffer that has ended, which are NaN"},
-        {MEMO_POLICY_KEEP, "two micro-batches with every tensor kept differ; a kernel is not "
-                           "deterministic, or reads what a micro-batch changes and outputs lack"},
+        {MEMO_POLICY_KEEP, NULL}, /* at once */
         {MEMO_POLICY_ALPHA,
          "half of the rows swapped and half recomputed change it; a kernel reads "
          "or writes a tensor of a layer that has ended, or the backward "
          "recomputes other bits"},
         {MEMO_POLICY_MEMO, "the desc's plan changes it; a kernel reads or writes a tensor of a "
                            "layer that has ended, or runs on another stream"}};
-    enum { AT_ONCE = 0, KEPT = 1, CHECKED = 2, AGAIN = 3, PLANNED = 5 };
+    enum { CHECKED = 0, KEPT = 1, AT_ONCE = 2, HALF = 3, PLANNED = 4 };
     memo_step_plan *planned = NULL, *plan;
     memoi_verified v;
     memo_status status = memo_session_plan(desc, NULL, &planned, error);
-    memo_error found, checked; /* what differs */
+    memo_error found; /* what differs */
     int is_sliced = 0;
     memset(&v, 0, sizeof v);
-    checked.status = MEMO_STATUS_OK;
     if (!status) {
         is_sliced = planned->slice_rows != 0;
         status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
     }
 
-    for (int32_t k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
+    for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
-        own.device_memory = own.host_memory = NULL; /* two sessions are open, with more memory */
+        own.device_memory = own.host_memory = NULL; /* more memory */
+        own.planned = NULL;                         /* the trainer may keep its plan */
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
         own.is_checked |= k == CHECKED;
         found.status = MEMO_STATUS_OK;
         plan = planned;
+        if (k == AT_ONCE && !is_sliced) continue;
         if (k < PLANNED) {
             own.policy = runs[k].policy;
             own.has_alpha = 1, own.alpha = memoi_verified_alpha(&own);
@@ -282,25 +278,19 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
             plan = NULL;
             status = memo_session_plan(&own, NULL, &plan, error);
         }
-        if (!status && k > AGAIN && k < PLANNED && !memoi_step_plan_fits(plan)) {
-            memo_step_plan_destroy(plan);
-            continue; /* no run of the trainer takes so much host memory */
-        }
 
-        /* The first run, and with slices the second, are what the others are compared with. */
-        if (!status) status = memoi_verified_run(&v, &own, plan, k < PLANNED, k == KEPT, error);
-        if (!status && (k > KEPT || (k == KEPT && is_sliced)))
-            (void)memoi_verified_compare_all(&v, runs[k].why, &found);
-        if (k == CHECKED) { /* unless a plain run also differs */
-            checked = found;
-            found.status = MEMO_STATUS_OK;
+        /* The kept run is what later ones are compared with.  No run of the trainer takes more host
+         * memory than the desc's. */
+        if (!status && (k != HALF || memoi_step_plan_fits(plan))) {
+            status = memoi_verified_run(&v, &own, plan, k == CHECKED, error);
+            if (k == AT_ONCE) memoi_verified_swap(&v);
+            if (!status) (void)memoi_verified_compare_all(&v, runs[k].why, &found);
+            if (k == KEPT || k == AT_ONCE) memoi_verified_swap(&v);
         }
-        if (k == AGAIN && !status && !found.status) found = checked;
+        if (plan != planned) memo_step_plan_destroy(plan);
         if (!status && found.status && error) *error = found;
         status = memoi_session_verdict(desc, status ? status : found.status, error);
-        if (k <= KEPT) memcpy(v.expected, v.found, (size_t)v.n_bytes);
     }
-    memo_session_destroy(v.open);
     memo_step_plan_destroy(planned);
     memob_arrays_free(&v.arrays);
     return status;
