@@ -176,12 +176,13 @@ build/examples/gpt_cuda/%.o: examples/gpt/%.c build/examples/cudnn.folder build/
 	$(call object,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS))
 build/examples/train_gpt_cuda: $(TRAINER:%=build/examples/gpt_cuda/%) build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS) build/examples/memo_cuda.o
 	$(call link,$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
-# The same over MPI, with a process per rank.
-build/examples/gpt_mpi/%.o: examples/gpt/%.c build/mpi/compiler build/config.mk Makefile
+# The same over MPI, with a process per rank.  One source knows MPI; the other objects are those of the host's program.
+build/examples/gpt_mpi/run/ranks.o: examples/gpt/run/ranks.c build/mpi/compiler build/config.mk Makefile
 	$(call object,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS))
-build/examples/train_gpt_mpi: $(TRAINER:%=build/examples/gpt_mpi/%) build/examples/memo.o
+build/examples/train_gpt_mpi: $(patsubst %,build/examples/gpt/%,$(filter-out run/ranks.o,$(TRAINER))) \
+		build/examples/gpt_mpi/run/ranks.o build/examples/memo.o
 	$(call link,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
-build/examples/gpt_mpi/%.o build/examples/train_gpt_mpi: override CC = $(MPICC)
+build/examples/gpt_mpi/run/ranks.o build/examples/train_gpt_mpi: private override CC = $(MPICC)
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 # It trains for minutes, and is no part of `make bench`.

@@ -44,8 +44,8 @@ prints_its_head() { # SOURCE
 }
 
 # Kernels are compiled as C++.  The trainer's kernels and attention run on stand-ins for cuBLASLt and cuDNN too
-# (tests/cuda/cudnn_frontend.h).  Under `make test-all` sanitizers, if installed, find accesses outside the arrays; compiling
-# with them and with the optimizer would take longer than it saves.
+# (tests/cuda/cudnn_frontend.h).  Under `make test-all` sanitizers, if installed, find accesses outside the arrays, with each push
+# those of memo's own kernels; compiling with them and with the optimizer would take longer than it saves.
 sanitizers=,-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
 echo 'int main() {}' >"$folder/probe.cpp"
 nvcc -Xcompiler ${sanitizers#,} "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=
@@ -151,9 +151,10 @@ END
 }
 
 # One architecture; tests/tools/test_compile.sh compiles memo_cuda.cuh for all of them.
-# The host's half is most of the time, and test_compile.sh shows the optimizer's warnings of headers.
+# The host's half is most of the time: it is checked and not translated, and test_compile.sh shows the optimizer's warnings of
+# headers.
 compiles() { # SOURCE
-    nvcc -arch=sm_90 $(echo "$flags" | sed 's/-O1/-O0/') -Iexamples -c "$1" -o "$folder/compiles.o"
+    nvcc -arch=sm_90 $(echo "$flags" | sed 's/-O1/-O0/') -Xcompiler -fsyntax-only -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
 # Benchmarks in C that nvcc compiles too, linked as in the pack; their times mean nothing here.
@@ -196,10 +197,11 @@ has_cublaslt() {
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
-    more_test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
+    perhaps_sanitized=$(tests_each_night && echo is_sanitized)
+    test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
     slow_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
-        is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
+        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi

@@ -15,6 +15,7 @@
 #                             MEMO_TEST_ALL=rest these and slow tests run alone: what `make test` leaves out
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
+#   tests_each_night          succeeds there but for MEMO_TEST_ALL=rest, which runs with each push
 #   tap_end                   the last line; its status is the script's
 #
 # Arguments of the script: [NAME] [--seed N]   NAME: only tests whose name contains it; N: for $tap_seed, by default from
@@ -151,6 +152,7 @@ wait_for() {
 }
 
 tests_all() { [ -n "${MEMO_TEST_ALL:-}" ]; }
+tests_each_night() { tests_all && [ "$MEMO_TEST_ALL" != rest ]; }
 
 tap_end() {
     tap_show_all

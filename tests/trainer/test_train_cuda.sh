@@ -437,7 +437,7 @@ test_is "a step as long as predicted is measured, with cuDNN's attention" \
     with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB
 test_is "gradients in any order are not compared" with_cudnn any_order_is_not_compared
 test_is "attention that is wrong beyond a length: the run goes on in slices" with_cudnn goes_on_in_slices
-slow_test_is "bench/device.sh finds the trainer's figures" is_benchmarked
+test_is "bench/device.sh finds the trainer's figures" is_benchmarked
 test_is "budgets are capacities" budgets_are_capacities
 if [ -z "$nccl" ]; then
     skip "the trainer over NCCL, on stand-ins" "NCCL's header is not installed"
