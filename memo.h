@@ -2232,7 +2232,7 @@ MEMOI MEMOB_NOINLINE int memob_word_is(const memob_reader* reader, const char* e
 }
 
 /* The word as a decimal int64; 0: it is not one. */
-MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
+MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
     if (negative) i = 1;
@@ -2425,7 +2425,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                                   memob_word_text(shown, reader), valid);
     } else if (is_time && value->least < 0 && memob_word_is(reader, "-")) {
         number = -1;
-    } else if (!memob_word_number(reader->word, reader->length, &number)) {
+    } else if (!memoi_word_number(reader->word, reader->length, &number)) {
         return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits",
                               value->what, memob_word_text(shown, reader));
     } else if (number < least || number > most) {
@@ -2575,7 +2575,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int v
     if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
         return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
                               memob_word_text(shown, reader), kind);
-    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &found))
+    if (!memoi_next_word(reader) || !memoi_word_number(reader->word, reader->length, &found))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (found == version) return memoi_reader_check_end(reader, error);
     why = found > version ? "newer" : "older";
@@ -2925,7 +2925,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (memob_word_is(&reader, "iteration"))
         mark.phase = MEMO_PHASE_ITERATION;
     else if (memob_word_is(&reader, "layer") && memoi_next_word(&reader) &&
-             memob_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
+             memoi_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
              memoi_next_word(&reader))
         for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(&reader, memob_phase_names[i])) mark.phase = (memo_phase)i;

@@ -808,7 +808,8 @@ typedef struct memo_session_desc {
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
-     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
+     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL:
+     * never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -964,8 +965,9 @@ MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int6
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
- * makes that an error, and returns memory that harms nothing.  Fixed for each shape until desc.planned is due.  With
- * slices: row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
+ * desc.planned is due.  With slices: row 0 of the open slice (no slice is open: of the first);
+ * LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
@@ -8172,7 +8174,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets.  If times are known, another plan was open, whose addresses the trainer may have kept. */
+ * budgets.  If times are known, another plan was open, whose addresses the trainer may
+ * have kept. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
@@ -8605,11 +8608,13 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
             moved = of;
             if (of->at <= begin && begin < of->at + 2 * of->n_bytes) b = of;
         }
+
         if (b) in = begin - b->at;
         if (b && b->address && in < b->n_bytes) {
             begin = b->at + b->n_bytes;
             continue;
         }
+
         if (!b) b = moved;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,

@@ -21,7 +21,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (memob_word_is(&reader, "iteration"))
         mark.phase = MEMO_PHASE_ITERATION;
     else if (memob_word_is(&reader, "layer") && memoi_next_word(&reader) &&
-             memob_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
+             memoi_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
              memoi_next_word(&reader))
         for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(&reader, memob_phase_names[i])) mark.phase = (memo_phase)i;

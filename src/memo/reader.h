@@ -109,7 +109,7 @@ MEMOI MEMOB_NOINLINE int memob_word_is(const memob_reader* reader, const char* e
 }
 
 /* The word as a decimal int64; 0: it is not one. */
-MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
+MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
     if (negative) i = 1;

@@ -123,7 +123,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                                   memob_word_text(shown, reader), valid);
     } else if (is_time && value->least < 0 && memob_word_is(reader, "-")) {
         number = -1;
-    } else if (!memob_word_number(reader->word, reader->length, &number)) {
+    } else if (!memoi_word_number(reader->word, reader->length, &number)) {
         return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits",
                               value->what, memob_word_text(shown, reader));
     } else if (number < least || number > most) {
@@ -273,7 +273,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int v
     if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
         return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
                               memob_word_text(shown, reader), kind);
-    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &found))
+    if (!memoi_next_word(reader) || !memoi_word_number(reader->word, reader->length, &found))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (found == version) return memoi_reader_check_end(reader, error);
     why = found > version ? "newer" : "older";

@@ -501,7 +501,8 @@ typedef struct memo_session_desc {
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
-     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL: never. */
+     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL:
+     * never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -657,8 +658,9 @@ MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int6
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
- * makes that an error, and returns memory that harms nothing.  Fixed for each shape until desc.planned is due.  With
- * slices: row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
+ * desc.planned is due.  With slices: row 0 of the open slice (no slice is open: of the first);
+ * LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,

@@ -59,7 +59,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 }
 
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
- * budgets.  If times are known, another plan was open, whose addresses the trainer may have kept. */
+ * budgets.  If times are known, another plan was open, whose addresses the trainer may
+ * have kept. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
@@ -492,11 +493,13 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
             moved = of;
             if (of->at <= begin && begin < of->at + 2 * of->n_bytes) b = of;
         }
+
         if (b) in = begin - b->at;
         if (b && b->address && in < b->n_bytes) {
             begin = b->at + b->n_bytes;
             continue;
         }
+
         if (!b) b = moved;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
