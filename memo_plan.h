@@ -6313,7 +6313,7 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
     int32_t due;                   /* the step, from 0 on, before which to plan */
     int32_t n_begun;               /* training steps */
     int64_t n_batches;             /* micro-batches with a backward that have begun */
@@ -6324,7 +6324,6 @@ typedef struct memoi_timing {
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
     char why[200];                 /* the first plan stays; "": it does not */
-    memob_arrays arrays;
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -6341,8 +6340,6 @@ typedef struct memoi_session_part {
 
 struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
-    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
-    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
@@ -6374,7 +6371,6 @@ struct memo_session {
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
     int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
@@ -6387,8 +6383,8 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2]; /* of this micro-batch; of pending updates */
-    memob_arrays states_arrays;
+    } values[2];       /* of this micro-batch; of pending updates */
+    memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
@@ -6433,6 +6429,50 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
+
+/* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
+#define MEMOI_NUMBER(type, field, least, most)                                                     \
+    MEMOB_VALUE(#field, MEMOB_VALUE_##type, memo_session_desc, field, least, most)
+static const memob_value memoi_session_numbers[] = {
+    MEMOI_NUMBER(INT64, device_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_UPDATE_HOST),
+    MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
+    MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_shapes, 0, MEMO_SHAPES_MAX),
+    MEMOI_NUMBER(INT32, micro_batches, 0, MEMO_MICRO_BATCHES_MAX),
+    MEMOI_NUMBER(INT32, n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX),
+    MEMOI_NUMBER(INT32, n_order, 0, MEMO_TURNS_MAX),
+    MEMOI_NUMBER(INT32, n_buffers, 0, MEMO_SESSION_BUFFERS_MAX),
+    MEMOI_NUMBER(INT32, n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX),
+    MEMOI_NUMBER(INT32, n_states, 0, MEMO_STATES_MAX),
+    MEMOI_NUMBER(INT32, update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS),
+    MEMOI_NUMBER(INT64, slice_rows, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, tile_rows, INT64_MIN, INT64_MAX), /* checked with the rows */
+    MEMOI_NUMBER(INT64, routed_rows_layer, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, routed_rows_all, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
+    MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
+enum {
+    MEMOI_N_OWN = 6,
+    MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
+};
+
+/* Tables of a desc with their lengths. */
+#define MEMOI_SESSION_TABLES(DO)                                                                   \
+    DO(tensors, n_tensors, memo_item)                                                              \
+    DO(order, n_order, memo_turn)                                                                  \
+    DO(shapes, n_shapes, memo_shape)                                                               \
+    DO(buffers, n_buffers, memo_session_buffer)                                                    \
+    DO(alternatives, n_alternatives, memo_session_alternative)                                     \
+    DO(states, n_states, memo_state)                                                               \
+    DO(outputs, n_outputs, memo_session_output)
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
@@ -6532,9 +6572,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     int32_t n_chunks;
     memo_status status = MEMO_STATUS_OK;
     if (!desc->n_order) return status;
-    if (!desc->order)
-        field = "NULL; list the turns, or set n_order to 0";
-    else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
         field = "does not work with slices; set slice_rows to n_rows";
     else if (desc->n_states)
         field = "does not work with states; keep them in memory of the trainer, with n_states 0";
@@ -6692,90 +6730,85 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
     return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
-                                           memo_error* error) {
+MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const memob_bounds numbers[] = {
-        {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
-        {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
-        {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
-        {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
-        {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
-        {"n_group", desc->n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX},
-        {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
-        {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
-        {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
-        {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
-        {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
-        {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
-        {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
-        {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
-        {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
-        {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-        {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-        {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
-    const struct {
-        const char* fault;
-        int32_t n;
-        const void* entries;
-    } tables[] = {{"shapes: NULL; set them, or n_shapes to 0", desc->n_shapes, desc->shapes},
-                  {"buffers: NULL; set them, or n_buffers to 0", desc->n_buffers, desc->buffers},
-                  {"alternatives: NULL; set them, or n_alternatives to 0", desc->n_alternatives,
-                   desc->alternatives},
-                  {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
-    const char* field = NULL;
-    char shape[40];
-
-    /* Numbers. */
-    memo_status status = MEMOB_CHECK_FIELDS(name, numbers, error);
-    if (status) return status;
-    if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
-        return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
-         (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers))
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
+        const memob_value* v = &memoi_session_numbers[k];
+        const int64_t number = memoi_record_number(v, (const char*)desc + v->offset);
+        status = memob_check_integer(name, v->what, number, v->least, v->most, error);
+    }
+    if (!status && desc->has_alpha)
+        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
+    if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
+    if ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
+        (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers)
         return MEMOB_INVALID(
             error,
             "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
             "too many slices; a larger multiple of tile_rows would work",
             (long long)desc->slice_rows, (long long)desc->tile_rows);
+    return MEMO_STATUS_OK;
+}
 
-    /* Pointers. */
-    if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
-    if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
-        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
-                "state, see Slices, or set slice_rows to 0";
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    for (int32_t k = 0; k < 4; k++)
-        if (tables[k].n && !tables[k].entries) field = tables[k].fault;
-    for (int32_t t = 0; t < desc->n_outputs && !field; t++)
+MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo_error* error) {
+    const char* missing = NULL;
+    char shape[40];
+#define MEMOI_FIND_TABLE(field, n, type)                                                           \
+    if (desc->n && !desc->field) missing = #field;
+    MEMOI_SESSION_TABLES(MEMOI_FIND_TABLE)
+    if (missing)
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL; set the table, or its length to 0",
+                             missing);
+    for (int32_t t = 0; t < desc->n_outputs; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
                                  (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
-    if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
-    if (!desc->step && desc->forward && !desc->backward && computes)
-        field = "backward: NULL; set it, or `step`";
-    if (!desc->step && !desc->weights && computes && desc->order && memoi_session_is_split(desc))
-        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
-    if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    for (int32_t t = 0; t < desc->n_shapes; t++) {
+        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
+        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    return MEMO_STATUS_OK;
+}
 
-    /* Names go into files, so a name must be a single word; names match profiles. */
+/* Functions and memory of the caller. */
+MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
+                                               memo_error* error) {
+    const int has_no_step = computes && !desc->step;
+    const char* field = NULL;
+    if (desc->device_memory && !desc->device_bytes)
+        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
+    else if (desc->host_memory && !desc->host_bytes)
+        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
+    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "device_memory: not a multiple of 512 bytes";
+    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "host_memory: not a multiple of 512 bytes";
+    else if (has_no_step && !desc->forward)
+        field = "forward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->backward)
+        field = "backward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->weights && memoi_session_is_split(desc))
+        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
+    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
+        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+/* Names go into files, so a name must be a single word; names match profiles. */
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
+                                              memo_error* error) {
+    const char* field = NULL;
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
+                "state, see Slices, or set slice_rows to 0";
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
@@ -6784,28 +6817,59 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                  "characters without blanks are valid",
                                  (int)t, word ? word : "NULL");
         for (int32_t other = 0; other < t; other++)
-            if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
+            if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
                     error,
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
-                    (int)t, desc->tensors[t].name, (int)other);
+                    (int)t, word, (int)other);
         if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
             field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-    for (int32_t t = 0; t < desc->n_shapes; t++) {
-        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
-        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    status = memoi_session_check_order(desc, error);
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
+                                           memo_error* error) {
+    memo_status status = memoi_session_check_numbers(desc, error);
+    if (!status) status = memoi_session_check_tables(desc, error);
+    if (!status) status = memoi_session_check_pointers(desc, computes, error);
+    if (!status) status = memoi_session_check_tensors(desc, computes, error);
+    if (!status) status = memoi_session_check_order(desc, error);
     if (!status) status = memoi_session_check_group(desc, error);
     if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
+}
+
+/* A copy of n bytes that lives as long as the session; NULL stays NULL. */
+MEMOI void* memoi_session_take_copy(memo_session* s, const void* bytes, size_t n) {
+    void* copy = bytes ? memob_arrays_add(&s->kept, (int64_t)n + 1, 1) : NULL;
+    if (copy) memcpy(copy, bytes, n);
+    return copy;
+}
+MEMOI const char* memoi_session_take_text(memo_session* s, const char* text) {
+    return (const char*)memoi_session_take_copy(s, text, text ? strlen(text) + 1 : 0);
+}
+
+/* Copies what a desc points to, because the caller's may end before the session does. */
+MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error* error) {
+    memo_session_desc* own = &s->desc;
+    memo_item* tensors;
+#define MEMOI_COPY_TABLE(field, n, type)                                                           \
+    own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
+    MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
+    MEMOI_COPY_TABLE(tensor_kinds, n_tensors, uint32_t)
+    tensors = (memo_item*)(uintptr_t)own->tensors;
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++)
+        tensors[t].name = memoi_session_take_text(s, tensors[t].name);
+    if (opens) { /* a plan has the caller's text, and lives longer than the session that makes it */
+        own->spill_directory = memoi_session_take_text(s, own->spill_directory);
+        own->profile_path = memoi_session_take_text(s, own->profile_path);
+    }
+    return s->kept.failed ? memob_no_memory(error, "the desc of a session") : MEMO_STATUS_OK;
 }
 
 void memo_step_plan_destroy(memo_step_plan* plan) {
@@ -7185,57 +7249,48 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 27, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
     const struct {
         const char* field;
         int64_t value;
-    } same[N] = {
-        {"n_layers", own->n_layers},
-        {"n_tensors", own->n_tensors},
-        {"n_rows", own->n_rows},
-        {"micro_batches", own->micro_batches},
-        {"n_group", own->n_group},
-        {"slice_rows", own->slice_rows},
-        {"tile_rows", own->tile_rows},
-        {"routed_rows_layer", own->routed_rows_layer},
-        {"routed_rows_all", own->routed_rows_all},
-        {"policy", (int64_t)own->policy},
+    } others[N - N_NUMBERS] = {
         {"shapes", memoi_session_digest(s, 0)},
         {"tensors", memoi_session_digest(s, 1)},
         {"layer_kinds", memoi_session_digest(s, 2)},
         {"order", memoi_session_digest(s, 4)},
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
         {"buffers",
-         MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+         MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, size_bytes, s_per_row)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, buffer, buffer)},
-        {"states",
-         MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
-        {"update_may", own->update_may},
+        {"states", MEMOI_DIGEST_TABLE(own->states, own->n_states, memo_state, size_bytes, kinds)},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
-        {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
-        {"has_alpha", own->has_alpha},
-        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
+    for (int32_t k = 0; k < N_NUMBERS; k++)
+        highest[k] = memoi_record_number(&numbers[k], (const char*)own + numbers[k].offset);
+    for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
-    for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (int32_t k = 0; k < N; k++)
-        if (highest[k] != -lowest[k])
+        if (highest[k] != -lowest[k]) {
+            const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
             return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
-                                 same[k].field ? "memo_session_desc." : "memo_session_open: plan",
-                                 same[k].field ? same[k].field : "");
+                                 field ? "memo_session_desc." : "memo_session_open: plan",
+                                 field ? field : "");
+        }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
@@ -7271,7 +7326,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
         if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
-        if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
+        if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
 }
@@ -7347,25 +7402,25 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
     return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
-/* Copies the kinds of layers, because the caller's table may end before the session does.  Checks
- * the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+/* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
+ * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
     memo_session_desc* desc = &s->desc;
     memob_states_desc* states = &s->states_desc;
+    memo_state* table = (memo_state*)(uintptr_t)desc->states; /* the session's copy */
+    const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!desc->states ||
-        !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update)) {
-        const char* field = desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update";
+    if (!(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->states ? field : "states", (int)desc->n_states);
-    }
+                             desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update",
+                             (int)desc->n_states);
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
@@ -7373,21 +7428,18 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
-        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
         if ((desc->states[i].kinds & ends) == ends)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
                                  "be two states; keep what both use in memory of the trainer, or "
                                  "declare one of each",
                                  (int)i);
-        s->states_table[i] = desc->states[i];
-        if (!desc->states[i].kinds)
-            s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
+        if (!desc->states[i].kinds) table[i].kinds = ~ends;
     }
 
-    s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+    s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
         if (kinds[1 + i] < 0 || kinds[1 + i] >= 30)
@@ -7401,7 +7453,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
 
-    states->states = s->states_table;
+    states->states = s->desc.states;
     states->n_states = desc->n_states;
     states->n_layers = n_layers;
     states->layer_kinds = kinds;
@@ -7416,7 +7468,7 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (int32_t rank = 0; rank < 3; rank++)
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
+            const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
             const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
             if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
@@ -7466,9 +7518,6 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     int32_t k;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
 
-    for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
-    for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
-
     /* A plan of each shape. */
     for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
         status =
@@ -7491,25 +7540,36 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
-/* A session for one of the public calls; plan not NULL: the session will run this plan.
- * Checks, then agrees, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     int has_profile, memo_session** result, memo_error* error) {
-    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
+                                          const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
-    *result = s;
-    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
-
     s->desc = *desc;
     s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
-
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
+    s->timing.desc = s->desc;
+    s->timing.desc.policy = desc->policy;
+    s->timing.desc.n_group = desc->n_group;
     if (!status) status = memoi_session_take_states(s, error);
+    s->timing.desc.layer_kinds = s->desc.layer_kinds;
+    return status;
+}
+
+/* A session for one of the public calls; plan not NULL: the session will run this plan.
+ * Checks, then agrees, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     int has_profile, memo_session** result, memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    memo_status status;
+    *result = s;
+    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+    status = memoi_session_take_desc(s, desc, plan, error);
     if (!status) status = memoi_session_fill(s, plan, error);
     if (!status) status = memoi_session_stream(s, error);
     if (!status && plan && s->streamed &&
@@ -7767,7 +7827,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
     const memoi_inspector* c = &s->checker;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->states_table[i].size_bytes;
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
@@ -7798,7 +7858,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written =
             gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         /* What an update makes anew does not show whether it ran: its place had any bytes. */
@@ -7841,7 +7901,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
                            names[pass], why);
 }
 
@@ -8062,7 +8122,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT)
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
@@ -8723,15 +8783,15 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 
 /* Bytes of a buffer of so many rows, as the current plan chooses. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
-    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
+    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
     if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
@@ -8758,7 +8818,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
     const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
     int64_t offset = 0;
     for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_kept = memoi_session_is_kept(b);
         const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -8799,7 +8859,7 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
  * a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
     const int32_t place = placing == MEMOI_PLACE_WEIGHTS
                               ? memoi_session_own(s)->weight_places[s->next_turn]
                               : s->first_step / s->n_turn_steps;
@@ -8820,7 +8880,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
-    b = s->buffers + buffer;
+    b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
@@ -8856,7 +8916,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
 /* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
     if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
     if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
 }
@@ -8906,7 +8966,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
@@ -9089,7 +9149,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
     /* What the turn before has left in the arena ends. */
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int placing = memoi_session_placing(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
         if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
@@ -9462,10 +9522,9 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    memob_arrays_free(&s->timing.arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
-    memob_arrays_free(&s->states_arrays);
+    memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
@@ -9703,11 +9762,11 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
-        sum_s += s->alternatives[plan->alternatives[i] - 1].s_per_row *
+        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
     return sum_s;
@@ -9855,7 +9914,8 @@ MEMOI int memoi_session_lower(memo_session* s) {
     int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
     memset(next, 0, sizeof next);
     for (i = s->desc.n_alternatives; i > 0; i--)
-        if (i > chosen[s->alternatives[i - 1].buffer]) next[s->alternatives[i - 1].buffer] = i;
+        if (i > chosen[s->desc.alternatives[i - 1].buffer])
+            next[s->desc.alternatives[i - 1].buffer] = i;
     for (i = 0; i < s->desc.n_buffers; i++)
         if (next[i])
             most_bytes =
@@ -9929,8 +9989,8 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
             for (int32_t k = 0; k <= i && !status; k++) {
                 const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
                 const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->alternatives[to_k - 1].buffer : k;
+                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
+                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
@@ -11127,47 +11187,6 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* A copy of a table that lives as long as the session; NULL stays NULL. */
-MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
-    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
-    if (copy) memcpy(copy, table, (size_t)n * size);
-    return copy;
-}
-
-MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
-    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
-}
-
-/* The caller's desc with all that it points to, for plans that come later. */
-MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
-                                         memo_error* error) {
-    memo_session_desc* own = &s->timing.desc;
-    memo_item* tensors;
-    *own = *desc;
-    tensors = (memo_item*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
-    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
-        tensors[t] = desc->tensors[t];
-        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
-    }
-    own->tensors = tensors;
-
-    own->layer_kinds = s->desc.layer_kinds; /* a copy */
-#define MEMOI_TIMING_COPY(field, type, n)                                                          \
-    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
-    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
-    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
-    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
-    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
-    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
-    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
-    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
-    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
-#undef MEMOI_TIMING_COPY
-    s->desc.spill_directory = own->spill_directory;
-    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
-                                   : MEMO_STATUS_OK;
-}
-
 /* The file of a shape's profile; "": none. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
     const char* given = desc->profile_path ? desc->profile_path : "";
@@ -11209,7 +11228,7 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
     memo_status status = MEMO_STATUS_OK;
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
@@ -11362,7 +11381,7 @@ MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_
         const memob_states_layer* of = &resident->layers[layer];
         const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
         for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->states_table[i].size_bytes;
+            const int64_t size_bytes = s->desc.states[i].size_bytes;
             if (!(which >> i & 1)) continue;
             if (bytes)
                 status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
@@ -11385,7 +11404,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
         for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
             const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
             for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
@@ -11622,9 +11641,7 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     if (!status && n_timed) {
         s->timing.plan = memoi_timing_plan;
         s->timing.due = n_timed;
-        status = memoi_timing_take_desc(s, desc, error);
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_prepare(s, error);
+        status = memoi_timing_prepare(s, error);
     }
     if (!status) {
         status = memoi_session_start(s, error);
@@ -11716,7 +11733,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     /* What a file says is known at once. */
     if (!status && has_files) {
         memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
         s->timing.is_known = s->timing.profiles != NULL;
         for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
             s->timing.profiles[k] = profiles[k];

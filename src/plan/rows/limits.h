@@ -374,7 +374,7 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
     int32_t due;                   /* the step, from 0 on, before which to plan */
     int32_t n_begun;               /* training steps */
     int64_t n_batches;             /* micro-batches with a backward that have begun */
@@ -385,7 +385,6 @@ typedef struct memoi_timing {
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
     char why[200];                 /* the first plan stays; "": it does not */
-    memob_arrays arrays;
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -402,8 +401,6 @@ typedef struct memoi_session_part {
 
 struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
-    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
-    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
@@ -435,7 +432,6 @@ struct memo_session {
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
     int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
@@ -448,8 +444,8 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2]; /* of this micro-batch; of pending updates */
-    memob_arrays states_arrays;
+    } values[2];       /* of this micro-batch; of pending updates */
+    memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */

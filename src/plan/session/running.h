@@ -94,15 +94,15 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 
 /* Bytes of a buffer of so many rows, as the current plan chooses. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
-    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
+    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
     if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
@@ -129,7 +129,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
     const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
     int64_t offset = 0;
     for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_kept = memoi_session_is_kept(b);
         const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -170,7 +170,7 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
  * a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
     const int32_t place = placing == MEMOI_PLACE_WEIGHTS
                               ? memoi_session_own(s)->weight_places[s->next_turn]
                               : s->first_step / s->n_turn_steps;
@@ -191,7 +191,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
-    b = s->buffers + buffer;
+    b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
@@ -227,7 +227,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
 /* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
     if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
     if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
 }
@@ -277,7 +277,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
@@ -460,7 +460,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
     /* What the turn before has left in the arena ends. */
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int placing = memoi_session_placing(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
         if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
@@ -833,10 +833,9 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    memob_arrays_free(&s->timing.arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
-    memob_arrays_free(&s->states_arrays);
+    memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);

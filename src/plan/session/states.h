@@ -30,7 +30,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
     const memoi_inspector* c = &s->checker;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->states_table[i].size_bytes;
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
@@ -61,7 +61,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written =
             gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         /* What an update makes anew does not show whether it ran: its place had any bytes. */
@@ -104,7 +104,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
                            names[pass], why);
 }
 
@@ -325,7 +325,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT)
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
