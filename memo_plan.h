@@ -709,8 +709,8 @@ typedef struct memo_session_desc {
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
-     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
-     * likewise.  NULL: nothing. */
+     * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
+     * slice behaves the same.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
      * that come earlier in the table.  The function must change nothing else, such as a
@@ -6269,19 +6269,19 @@ typedef struct memoi_step_plan {
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
-typedef struct memoi_inspected_buffer {
+typedef struct memoi_checked_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
     int64_t at, n_bytes; /* in the memory of buffers */
-} memoi_inspected_buffer;
+} memoi_checked_buffer;
 
-typedef struct memoi_inspector {
+typedef struct memoi_checked {
     memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
     memo_stream stream;  /* the engine's */
     char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
-    memo_row_content* found; /* of rows: what memoi_inspector_view has seen last */
+    memo_row_content* found; /* of rows: what memoi_checked_view has seen last */
     memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
@@ -6294,9 +6294,9 @@ typedef struct memoi_inspector {
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
-    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
-    memob_arrays arrays;             /* offsets, hashes, buffers */
-} memoi_inspector;
+    memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;           /* offsets, hashes, buffers */
+} memoi_checked;
 
 /* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
  * swap engine, or from a backward to its WEIGHTS turn. */
@@ -6397,7 +6397,7 @@ struct memo_session {
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
-    memoi_inspector checker;
+    memoi_checked checked;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
@@ -7816,15 +7816,15 @@ MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, 
     return status ? status : memo_stream_synchronize(s->device, stream, error);
 }
 
-/* 0: the session has failed; also of the inspector's other functions. */
-MEMOI int memoi_inspector_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
-                               int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checker.stream, on_device, on_host,
+/* 0: the session has failed; so say the other functions of a checked session. */
+MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+                             int is_back) {
+    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
                                                      n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
-    const memoi_inspector* c = &s->checker;
+MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    const memoi_checked* c = &s->checked;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
     const int64_t size_bytes = s->desc.states[i].size_bytes;
@@ -7835,7 +7835,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
+        if (!on_host && !memoi_checked_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
         hash = 31 * hash + memob_digest(image, n);
     }
@@ -7843,9 +7843,9 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "weights", "update"};
-    memoi_inspector* c = &s->checker;
+    memoi_checked* c = &s->checked;
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
     const int on_host = pass == MEMOB_UPDATE && s->states->updates;
@@ -7868,7 +7868,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
             (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
             (gradient && is_fresh && pass == MEMOB_FORWARD))
             continue;
-        hash = memoi_inspector_hash_state(s, layer, i, on_host);
+        hash = memoi_checked_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
         blamed = i;
         if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
@@ -7932,7 +7932,7 @@ MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
+    memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
@@ -7944,17 +7944,17 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
-        memoi_inspector_visit(s, pass, layer, 1);
+        memoi_checked_visit(s, pass, layer, 1);
     if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
-        memoi_inspector_visit(s, pass, layer - 1, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, pass, layer - 1, 1);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
 
     /* The update. */
     if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
         (void)memoi_session_is_ok(
             s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
     if (updates && !is_end) {
-        memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
         s->is_deferred = 1;
     }
     if (updates && !on_host) memoi_session_update_layer(s, layer);
@@ -7968,8 +7968,8 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_checked_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -7980,7 +7980,7 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
 
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
-    s->checker.n_updated = s->checker.n_missed = 0;
+    s->checked.n_updated = s->checked.n_missed = 0;
     s->is_deferred = s->states->is_pending;
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
@@ -8001,7 +8001,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
         if (s->error.status) return;
         s->is_fused = 0;
-        s->checker.n_updated = s->checker.n_missed = 0;
+        s->checked.n_updated = s->checked.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
@@ -8020,8 +8020,8 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
     if (status && s->error.status)
         snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
     (void)memoi_session_is_ok(s, status);
-    if (s->checker.states)
-        memset(s->checker.states, 0,
+    if (s->checked.states)
+        memset(s->checked.states, 0,
                (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
 }
 
@@ -8128,8 +8128,8 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
     status = memo_session_flush(s, error); /* which knows what it leaves */
-    if (!reads && s->checker.states)
-        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    if (!reads && s->checked.states)
+        s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status
                   : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                           n_bytes, error);
@@ -8166,12 +8166,12 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
 
 /* Where the step is computed. */
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
-    return s->checker.slots + (step & 1) * s->checker.slot_bytes;
+MEMOI char* memoi_checked_slot(const memo_session* s, int32_t step) {
+    return s->checked.slots + (step & 1) * s->checked.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
-MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
+MEMOI int64_t memoi_checked_row_bytes(const memo_session* s, int32_t step, int32_t t) {
     if (s->steps->tensors[t].scope == MEMO_EDGE) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
 }
@@ -8190,8 +8190,8 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
 }
 
 /* Checks from now on. */
-MEMOI void memoi_inspector_start(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_start(memo_session* s) {
+    memoi_checked* c = &s->checked;
     c->slots = c->engine.device_memory + (s->timing.is_known ? c->slot_bytes : 0);
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * c->slot_bytes;
     c->kinds = 0;
@@ -8200,8 +8200,8 @@ MEMOI void memoi_inspector_start(memo_session* s) {
            (size_t)((int64_t)s->states_desc.n_layers * s->desc.n_states) * sizeof *c->states);
 }
 
-MEMOI void memoi_inspector_destroy(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_destroy(memo_session* s) {
+    memoi_checked* c = &s->checked;
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -8210,8 +8210,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
  * budgets; to plan again, a layer more: no layer then has the slot that it had before, so that the
  * forward does not find a kept address there. */
-MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
-    memoi_inspector* c = &s->checker;
+MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
+    memoi_checked* c = &s->checked;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
     const int n_slots = s->timing.plan ? 4 : 3;
@@ -8226,7 +8226,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->most_rows =
         memob_max(s->desc.slice_rows,
                   memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
-    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
+    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_checked_buffer, n_requests);
     c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
@@ -8254,7 +8254,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     status = memob_engine_acquire(&c->engine, "", n_slots * at + c->memory_bytes + found_bytes,
                                   at + MEMOI_GUARD + found_bytes, stream, 1, error);
     c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
-    if (!status) memoi_inspector_start(s);
+    if (!status) memoi_checked_start(s);
     c->image = c->engine.host_memory;
     if (!status && found_bytes) {
         c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
@@ -8271,8 +8271,8 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 }
 
 /* Leaves in c->found what rows of the session's device memory hold, and waits. */
-MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
-    memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_checked* c = &s->checked;
     char* image = c->image + (uintptr_t)bytes % 8;
     memo_status status;
     if (n_rows <= 0) return 1;
@@ -8280,24 +8280,24 @@ MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, 
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
                                     c->seen, &s->call_error);
         if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_inspector_copy(s, (char*)c->seen, (char*)c->found,
-                                    n_rows * (int64_t)sizeof *c->found, 0);
+        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+                                  n_rows * (int64_t)sizeof *c->found, 0);
     }
-    if (!memoi_inspector_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
     for (int64_t row = 0; row < n_rows; row++)
         c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
     return 1;
 }
 
 /* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
-MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
     char* image;
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
     image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
-    if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
+    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
         n = memob_min(at, n_bytes - at);
         (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
@@ -8308,15 +8308,15 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
 }
 
 /* Returns how many of the first bytes of the session's memory are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = 0, n, n_rows, row_bytes;
     for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes);
         row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
         n_rows = n / row_bytes;
         n = n_rows * row_bytes;
-        if (!memoi_inspector_view(s, bytes + at, row_bytes, n_rows)) break;
+        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
         for (int64_t row = 0; row < n_rows; row++)
             if (c->found[row].n_poisoned < row_bytes)
                 return at + row * row_bytes + c->found[row].n_poisoned;
@@ -8326,16 +8326,16 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_exchange(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         const memob_swap_place* place = memoi_session_place(s, step, t);
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+        const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
                                    memob_min(place->recompute_end, n), n};
-        char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
+        char* slot = memoi_checked_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
         if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
@@ -8352,20 +8352,20 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
 }
 
 /* Hashes of the rows of tensor t in a step; 0: nothing was written. */
-MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
-    return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
+MEMOI uint64_t* memoi_checked_hashes(const memo_session* s, int32_t step, int32_t t) {
+    return s->checked.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checked.most_rows;
 }
 
 /* The first row in [begin, end) of the slot that differs from the forward's, which is c->found[0]
  * then; end: none.  is_forward: these are the forward's; the first row that is computed from
  * poison. */
-MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
-                                    int64_t end, int is_forward) {
-    memoi_inspector* c = &s->checker;
-    uint64_t* hashes = memoi_inspector_hashes(s, step, t);
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    char* rows = memoi_inspector_slot(s, step) + c->offsets[t] + begin * row_bytes;
-    if (!memoi_inspector_view(s, rows, row_bytes, end - begin)) return end;
+MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
+                                  int64_t end, int is_forward) {
+    memoi_checked* c = &s->checked;
+    uint64_t* hashes = memoi_checked_hashes(s, step, t);
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    char* rows = memoi_checked_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    if (!memoi_checked_view(s, rows, row_bytes, end - begin)) return end;
     for (int64_t i = 0; begin < end; begin++, i++) {
         const memo_row_content* row = &c->found[i];
         const uint64_t hash = row->n_poisoned < row_bytes ? row->digest : 0;
@@ -8378,13 +8378,13 @@ MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, in
 }
 
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
-MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
-                                        const char* why) {
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    if (!why && !memoi_inspector_hashes(s, step, t)[row])
+MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
+                                      const char* why) {
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    if (!why && !memoi_checked_hashes(s, step, t)[row])
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
               "lack it another kind, or compute on compute_stream";
-    else if (!why && s->checker.found[0].n_poisoned == row_bytes)
+    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
         why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
               "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
@@ -8398,37 +8398,37 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
 }
 
 /* No row of n has been written. */
-MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
-    const uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+MEMOI int memoi_checked_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
+    const uint64_t* hashes = memoi_checked_hashes(s, step, t);
     int64_t row = 0;
     while (row < n && !hashes[row]) row++;
-    return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
+    return n > 0 && row == n && memoi_checked_row_bytes(s, step, t) > 0;
 }
 
 /* Is all of a slot poison behind the n_rows rows of a tensor? */
-MEMOI int memoi_inspector_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
+    const memoi_checked* c = &s->checked;
     int64_t behind, n_bytes;
     *n_rows = memob_tensor_is_routed(s->steps, t) ? memoi_session_tensor_rows(s, step, t)
                                                   : memoi_session_most_rows(s, t, s->steps->n_rows);
     behind = c->offsets[t] + *n_rows * s->steps->tensors[t].row_bytes;
     n_bytes = c->offsets[t + 1] - behind;
-    return memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes;
+    return memoi_checked_sweep(s, memoi_checked_slot(s, step) + behind, n_bytes) == n_bytes;
 }
 
 /* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
  * that the backward gets must have the same bytes. */
-MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
+MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
     int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_inspector_ends(s, step, t, &n_rows)) {
+        if (memoi_checked_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
             continue;
         }
@@ -8449,11 +8449,11 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
+        const int64_t row = memoi_checked_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
         if (row == n && is_forward && !s->batch.is_forward_only &&
-            memoi_inspector_is_unwritten(s, step, t, n)) {
+            memoi_checked_is_unwritten(s, step, t, n)) {
             MEMOI_SESSION_FAIL(
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
@@ -8475,7 +8475,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
+            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
     return is_ok;
 }
@@ -8483,42 +8483,42 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
  * backward the slot gets what the engine has; all other rows are poison until they are
  * recomputed. */
-MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
+    const memoi_checked* c = &s->checked;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes);
+    int64_t i = memoi_checked_sweep(s, memoi_checked_slot(s, step), c->slot_bytes);
     int32_t t = 0;
     if (s->error.status) return;
     if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
         (void)memoi_session_is_ok(
-            s, memoi_inspector_blame(s, closed, t, i,
-                                     "its bytes changed after the layer had ended; a kernel of "
-                                     "another layer, or on another stream, writes there"));
+            s, memoi_checked_blame(s, closed, t, i,
+                                   "its bytes changed after the layer had ended; a kernel of "
+                                   "another layer, or on another stream, writes there"));
     } else if (is_backward) {
-        (void)memoi_inspector_exchange(s, step, 1);
+        (void)memoi_checked_exchange(s, step, 1);
     }
 }
 
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
-MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
+MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
-    if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
-        memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
+    if ((!leaves || memoi_checked_exchange(s, step, 0)) && memoi_checked_look(s, step, pass))
+        memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
 }
 
 /* Which tensor's call recomputes u?  -1: none; LAYER tensors do not lie in the slot. */
-MEMOI int32_t memoi_inspector_caller(const memo_session* s, int32_t step, int32_t u) {
+MEMOI int32_t memoi_checked_caller(const memo_session* s, int32_t step, int32_t u) {
     const int32_t t = memob_item_leader(s->steps->tensors, u);
     return memob_swap_is_layer(s->steps, u) || !memoi_session_recomputes(s, step, t) ? -1 : t;
 }
 
 /* Copies a slot to the third, or back. */
-MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
-    char *slot = memoi_inspector_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
+MEMOI int memoi_checked_save(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
+    char *slot = memoi_checked_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
     memo_status status =
         memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, is_back ? slot : saved,
                   is_back ? saved : slot, c->slot_bytes, &s->call_error);
@@ -8530,24 +8530,24 @@ MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
  * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
  * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
  * tiles write behind a shorter run. */
-MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
+MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
-    char* slot = memoi_inspector_slot(s, step);
+    char* slot = memoi_checked_slot(s, step);
     int keeps = 1;
 
     /* Before, these and later tensors are poison, so no run finds bytes that it must not read.  The
      * last run is first, so no run finds the rows before its own. */
-    if (!memoi_inspector_save(s, step, 0)) return 0;
+    if (!memoi_checked_save(s, step, 0)) return 0;
     for (int32_t u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_caller(s, step, u) >= t)
-            memoi_inspector_fill(s, slot + c->offsets[u],
-                                 memoi_session_tensor_rows(s, step, u) *
-                                     memoi_inspector_row_bytes(s, step, u));
+        if (memoi_checked_caller(s, step, u) >= t)
+            memoi_checked_fill(s, slot + c->offsets[u],
+                               memoi_session_tensor_rows(s, step, u) *
+                                   memoi_checked_row_bytes(s, step, u));
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
@@ -8560,26 +8560,24 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        if (memoi_inspector_caller(s, step, u) == t)
-            row = memoi_inspector_first(s, step, u, begin, end, 0);
+        if (memoi_checked_caller(s, step, u) == t)
+            row = memoi_checked_first(s, step, u, begin, end, 0);
         keeps = row == end;
-        if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
+        if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
-        keeps =
-            memoi_inspector_caller(s, step, u) != t || memoi_inspector_ends(s, step, u, &n_rows);
+        keeps = memoi_checked_caller(s, step, u) != t || memoi_checked_ends(s, step, u, &n_rows);
         if (!keeps)
-            (void)memoi_inspector_blame(
-                s, step, u, n_rows,
-                "recompute writes behind the rows that it is given; compute "
-                "only these, or set tile_rows to what a kernel computes");
+            (void)memoi_checked_blame(s, step, u, n_rows,
+                                      "recompute writes behind the rows that it is given; compute "
+                                      "only these, or set tile_rows to what a kernel computes");
     }
-    return memoi_inspector_save(s, step, 1) && keeps;
+    return memoi_checked_save(s, step, 1) && keeps;
 }
 
 /* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
-MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
+MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
@@ -8587,7 +8585,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
-        while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
+        while (!(keeps = memoi_checked_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
 
@@ -8599,7 +8597,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
-        if (memoi_inspector_keeps_bits(s, step, t, given) || s->error.status) continue;
+        if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
@@ -8613,24 +8611,24 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
-MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
+    memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_inspector_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
+    if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
         s->desc.backward_recomputes || step % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
-    memoi_inspector_test_tiles(s, step);
+    memoi_checked_test_tiles(s, step);
     s->is_recomputing = 0;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
-MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_verify(memo_session* s, int64_t begin, int64_t end) {
+    const memoi_checked* c = &s->checked;
     if (!c->slots) return;
-    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer* b = NULL;
+    while ((begin += memoi_checked_sweep(s, c->memory + begin, end - begin)) < end) {
+        const memoi_checked_buffer* b = NULL;
         for (int64_t i = 0; i < c->n_buffers;
              i++) /* the last that had the byte, or the one behind it */
             if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
@@ -8652,12 +8650,12 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
 }
 
 /* Where a buffer lies that the arena has at an address. */
-MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_bytes,
-                                    const char* name) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_bytes,
+                                  const char* name) {
+    memoi_checked* c = &s->checked;
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
-    memoi_inspected_buffer* b;
+    memoi_checked_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
     b = &c->buffers[c->n_buffers];
     b->address = address;
@@ -8671,20 +8669,20 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
         if (c->buffers[i].at < half) b->at += half;
         break;
     }
-    memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
+    memoi_checked_verify(s, b->at, b->at + 2 * n_bytes);
     c->n_buffers++;
     return c->memory + b->at;
 }
 
 /* The arena's address of a buffer that ends. */
-MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_release(memo_session* s, void* address) {
+    memoi_checked* c = &s->checked;
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
-        memoi_inspected_buffer* b = &c->buffers[i];
+        memoi_checked_buffer* b = &c->buffers[i];
         void* own = b->address;
         if (!own || c->memory + b->at != (char*)address) continue;
-        memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
-        memoi_inspector_fill(s, (char*)address, 2 * b->n_bytes);
+        memoi_checked_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
+        memoi_checked_fill(s, (char*)address, 2 * b->n_bytes);
         b->address = NULL;
         return own;
     }
@@ -8736,16 +8734,16 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
                            "known; call memo_session_set_routed first",
                            (int)layer, of->name);
-    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (s->checked.slots && memoi_checked_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_checked_slot(s, step) + s->checked.offsets[tensor];
     if (place->row_bytes && s->part->base) return s->part->base + place->offset;
-    if (!is_needed || !s->checker.slots) return NULL;
+    if (!is_needed || !s->checked.slots) return NULL;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
-    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+    return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -8887,7 +8885,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (address)
         address = memob_at(address,
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
@@ -8910,7 +8908,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
-    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
+    return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
 /* Notes a request of `setup`. */
@@ -8945,7 +8943,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
-    return memoi_inspector_request(s, address, size_bytes, name);
+    return memoi_checked_request(s, address, size_bytes, name);
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
@@ -8955,7 +8953,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
-    address = memoi_inspector_release(s, address);
+    address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
@@ -8984,7 +8982,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -9161,15 +9159,15 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
+    memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
         if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
-        s->checker.n_buffers = 0;
-        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
+        s->checked.n_buffers = 0;
+        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -9207,11 +9205,11 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
     if (s->is_running) memoi_session_turn_first(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -9345,10 +9343,10 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
 
     /* What runs before the layer. */
-    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
+    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
-        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
+        if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -9360,7 +9358,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
@@ -9517,7 +9515,7 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
@@ -11420,7 +11418,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     memoi_session_stop(s);
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
@@ -11434,7 +11432,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
-    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
 
@@ -11645,7 +11643,7 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     }
     if (!status) {
         status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
 

@@ -330,19 +330,19 @@ typedef struct memoi_step_plan {
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
-typedef struct memoi_inspected_buffer {
+typedef struct memoi_checked_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
     int64_t at, n_bytes; /* in the memory of buffers */
-} memoi_inspected_buffer;
+} memoi_checked_buffer;
 
-typedef struct memoi_inspector {
+typedef struct memoi_checked {
     memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
     memo_stream stream;  /* the engine's */
     char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
-    memo_row_content* found; /* of rows: what memoi_inspector_view has seen last */
+    memo_row_content* found; /* of rows: what memoi_checked_view has seen last */
     memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
@@ -355,9 +355,9 @@ typedef struct memoi_inspector {
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
-    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
-    memob_arrays arrays;             /* offsets, hashes, buffers */
-} memoi_inspector;
+    memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;           /* offsets, hashes, buffers */
+} memoi_checked;
 
 /* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
  * swap engine, or from a backward to its WEIGHTS turn. */
@@ -458,7 +458,7 @@ struct memo_session {
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
-    memoi_inspector checker;
+    memoi_checked checked;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */

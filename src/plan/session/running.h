@@ -47,16 +47,16 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
                            "known; call memo_session_set_routed first",
                            (int)layer, of->name);
-    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (s->checked.slots && memoi_checked_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_checked_slot(s, step) + s->checked.offsets[tensor];
     if (place->row_bytes && s->part->base) return s->part->base + place->offset;
-    if (!is_needed || !s->checker.slots) return NULL;
+    if (!is_needed || !s->checked.slots) return NULL;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
-    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+    return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -198,7 +198,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (address)
         address = memob_at(address,
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
@@ -221,7 +221,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
-    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
+    return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
 /* Notes a request of `setup`. */
@@ -256,7 +256,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
-    return memoi_inspector_request(s, address, size_bytes, name);
+    return memoi_checked_request(s, address, size_bytes, name);
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
@@ -266,7 +266,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
-    address = memoi_inspector_release(s, address);
+    address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
@@ -295,7 +295,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -472,15 +472,15 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
+    memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
         if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
-        s->checker.n_buffers = 0;
-        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
+        s->checked.n_buffers = 0;
+        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -518,11 +518,11 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
     if (s->is_running) memoi_session_turn_first(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -656,10 +656,10 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
 
     /* What runs before the layer. */
-    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
+    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
-        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
+        if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -671,7 +671,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
@@ -828,7 +828,7 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);

@@ -245,7 +245,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     memoi_session_stop(s);
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
@@ -259,7 +259,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
-    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
 
@@ -470,7 +470,7 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     }
     if (!status) {
         status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
 
