@@ -6735,7 +6735,7 @@ MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, mem
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
-        const int64_t number = memoi_record_number(v, (const char*)desc + v->offset);
+        const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
     if (!status && desc->has_alpha)
@@ -6809,6 +6809,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
         field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
+
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
@@ -7276,7 +7277,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
     for (int32_t k = 0; k < N_NUMBERS; k++)
-        highest[k] = memoi_record_number(&numbers[k], (const char*)own + numbers[k].offset);
+        highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */

@@ -92,7 +92,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
     for (int32_t k = 0; k < N_NUMBERS; k++)
-        highest[k] = memoi_record_number(&numbers[k], (const char*)own + numbers[k].offset);
+        highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */

@@ -312,7 +312,7 @@ MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, mem
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
-        const int64_t number = memoi_record_number(v, (const char*)desc + v->offset);
+        const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
     if (!status && desc->has_alpha)
@@ -386,6 +386,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
         field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
                 "state, see Slices, or set slice_rows to 0";
+
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
