@@ -6428,7 +6428,10 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 }
 
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for. */
+ * Knows: the fields of a desc.  Knows nothing of what they are for.
+ *
+ * 1. A line of a plan has room for its values.
+ * 2. What ends in a place has begun there. */
 
 /* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
 #define MEMOI_NUMBER(type, field, least, most)                                                     \
@@ -6899,6 +6902,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass
         const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
         if (of < k) {
             places[k] = places[of];
+            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
             if (turn->pass == end) busy[places[k]] = 0;
         }
         if (of != k) continue;
@@ -7043,6 +7047,7 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
+    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
     line->record.values = line->values;
     line->values[k] = value;
     line->cells[at] = cell;
@@ -7190,7 +7195,10 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
- * depends on is agreed first; decisions are then the same without a word. */
+ * depends on is agreed first; decisions are then the same without a word.
+ *
+ * 1. The current shape is one of the desc's.
+ * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -7376,6 +7384,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
     s->steps = &s->part->plan->swap;
@@ -7384,6 +7393,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
@@ -7587,7 +7597,10 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
 }
 
 /* --- >>session state ---
- * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
+ * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
+ *
+ * 1. A span is of a step and of a kind of span that there are.
+ * 2. A micro-batch is timed only while there is room for its spans. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -7687,6 +7700,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
         return NULL;
+    MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
@@ -7718,6 +7732,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
+    MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
         *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
@@ -8161,7 +8176,10 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
  * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
  * behind each buffer lie as many bytes that nobody may write.  What belongs to no buffer is poison.
  * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
- * not lie, so that the old address stays poison for a while. */
+ * not lie, so that the old address stays poison for a while.
+ *
+ * 1. The rows of a tensor lie between the guards of the tensor.
+ * 2. Only rows that have a hash are compared. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -8338,6 +8356,7 @@ MEMOI int memoi_checked_exchange(memo_session* s, int32_t step, int is_back) {
                                    memob_min(place->recompute_end, n), n};
         char* slot = memoi_checked_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
+        MEMO_ASSERT(n * row_bytes <= c->offsets[t + 1] - MEMOI_GUARD - c->offsets[t]); /* 1 */
         if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
@@ -8366,6 +8385,7 @@ MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int6
     uint64_t* hashes = memoi_checked_hashes(s, step, t);
     const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
     char* rows = memoi_checked_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    MEMO_ASSERT(begin >= 0 && end <= c->most_rows && step < s->most_steps); /* 2 */
     if (!memoi_checked_view(s, rows, row_bytes, end - begin)) return end;
     for (int64_t i = 0; begin < end; begin++, i++) {
         const memo_row_content* row = &c->found[i];
@@ -11448,6 +11468,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (!status && states) status = memob_states_synchronize(states, error);

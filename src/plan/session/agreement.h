@@ -5,7 +5,10 @@
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
- * depends on is agreed first; decisions are then the same without a word. */
+ * depends on is agreed first; decisions are then the same without a word.
+ *
+ * 1. The current shape is one of the desc's.
+ * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -191,6 +194,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
     s->steps = &s->part->plan->swap;
@@ -199,6 +203,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {

@@ -16,7 +16,10 @@
  * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
  * behind each buffer lie as many bytes that nobody may write.  What belongs to no buffer is poison.
  * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
- * not lie, so that the old address stays poison for a while. */
+ * not lie, so that the old address stays poison for a while.
+ *
+ * 1. The rows of a tensor lie between the guards of the tensor.
+ * 2. Only rows that have a hash are compared. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -193,6 +196,7 @@ MEMOI int memoi_checked_exchange(memo_session* s, int32_t step, int is_back) {
                                    memob_min(place->recompute_end, n), n};
         char* slot = memoi_checked_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
+        MEMO_ASSERT(n * row_bytes <= c->offsets[t + 1] - MEMOI_GUARD - c->offsets[t]); /* 1 */
         if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
@@ -221,6 +225,7 @@ MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int6
     uint64_t* hashes = memoi_checked_hashes(s, step, t);
     const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
     char* rows = memoi_checked_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    MEMO_ASSERT(begin >= 0 && end <= c->most_rows && step < s->most_steps); /* 2 */
     if (!memoi_checked_view(s, rows, row_bytes, end - begin)) return end;
     for (int64_t i = 0; begin < end; begin++, i++) {
         const memo_row_content* row = &c->found[i];

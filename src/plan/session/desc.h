@@ -5,7 +5,10 @@
 #include "plan/rows/words.h"
 #include "plan/rows/limits.h"
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for. */
+ * Knows: the fields of a desc.  Knows nothing of what they are for.
+ *
+ * 1. A line of a plan has room for its values.
+ * 2. What ends in a place has begun there. */
 
 /* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
 #define MEMOI_NUMBER(type, field, least, most)                                                     \
@@ -476,6 +479,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass
         const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
         if (of < k) {
             places[k] = places[of];
+            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
             if (turn->pass == end) busy[places[k]] = 0;
         }
         if (of != k) continue;
@@ -620,6 +624,7 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
+    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
     line->record.values = line->values;
     line->values[k] = value;
     line->cells[at] = cell;

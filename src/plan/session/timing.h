@@ -274,6 +274,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (!status && states) status = memob_states_synchronize(states, error);
