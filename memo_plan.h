@@ -723,8 +723,8 @@ typedef struct memo_session_desc {
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
-     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
-     * likewise.  NULL: nothing. */
+     * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
+     * slice behaves the same.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
      * that come earlier in the table.  The function must change nothing else, such as a
@@ -6300,19 +6300,19 @@ typedef struct memoi_step_plan {
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
-typedef struct memoi_inspected_buffer {
+typedef struct memoi_checked_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
     int64_t at, n_bytes; /* in the memory of buffers */
-} memoi_inspected_buffer;
+} memoi_checked_buffer;
 
-typedef struct memoi_inspector {
+typedef struct memoi_checked {
     memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
     memo_stream stream;  /* the engine's */
     char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
-    memo_row_content* found; /* of rows: what memoi_inspector_view has seen last */
+    memo_row_content* found; /* of rows: what memoi_checked_view has seen last */
     memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
@@ -6326,9 +6326,9 @@ typedef struct memoi_inspector {
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
-    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
-    memob_arrays arrays;             /* offsets, hashes, buffers */
-} memoi_inspector;
+    memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;           /* offsets, hashes, buffers */
+} memoi_checked;
 
 /* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
  * swap engine, or from a backward to its WEIGHTS turn. */
@@ -6345,7 +6345,7 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
     int32_t due;                   /* the step, from 0 on, before which to plan */
     int32_t n_begun;               /* training steps */
     int64_t n_batches;             /* micro-batches with a backward that have begun */
@@ -6356,7 +6356,6 @@ typedef struct memoi_timing {
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
     char why[200];                 /* the first plan stays; "": it does not */
-    memob_arrays arrays;
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -6373,8 +6372,6 @@ typedef struct memoi_session_part {
 
 struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
-    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
-    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
@@ -6406,7 +6403,6 @@ struct memo_session {
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
     int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
@@ -6419,8 +6415,8 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2]; /* of this micro-batch; of pending updates */
-    memob_arrays states_arrays;
+    } values[2];       /* of this micro-batch; of pending updates */
+    memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
@@ -6433,7 +6429,7 @@ struct memo_session {
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
-    memoi_inspector checker;
+    memoi_checked checked;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
@@ -6463,7 +6459,54 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 }
 
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for. */
+ * Knows: the fields of a desc.  Knows nothing of what they are for.
+ *
+ * 1. A line of a plan has room for its values.
+ * 2. What ends in a place has begun there. */
+
+/* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
+#define MEMOI_NUMBER(type, field, least, most)                                                     \
+    MEMOB_VALUE(#field, MEMOB_VALUE_##type, memo_session_desc, field, least, most)
+static const memob_value memoi_session_numbers[] = {
+    MEMOI_NUMBER(INT64, device_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_UPDATE_HOST),
+    MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
+    MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_shapes, 0, MEMO_SHAPES_MAX),
+    MEMOI_NUMBER(INT32, micro_batches, 0, MEMO_MICRO_BATCHES_MAX),
+    MEMOI_NUMBER(INT32, n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX),
+    MEMOI_NUMBER(INT32, n_order, 0, MEMO_TURNS_MAX),
+    MEMOI_NUMBER(INT32, n_buffers, 0, MEMO_SESSION_BUFFERS_MAX),
+    MEMOI_NUMBER(INT32, n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX),
+    MEMOI_NUMBER(INT32, n_states, 0, MEMO_STATES_MAX),
+    MEMOI_NUMBER(INT32, update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS),
+    MEMOI_NUMBER(INT64, slice_rows, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, tile_rows, INT64_MIN, INT64_MAX), /* checked with the rows */
+    MEMOI_NUMBER(INT64, routed_rows_layer, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, routed_rows_all, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
+    MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
+enum {
+    MEMOI_N_OWN = 6,
+    MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
+};
+
+/* Tables of a desc with their lengths. */
+#define MEMOI_SESSION_TABLES(DO)                                                                   \
+    DO(tensors, n_tensors, memo_item)                                                              \
+    DO(order, n_order, memo_turn)                                                                  \
+    DO(shapes, n_shapes, memo_shape)                                                               \
+    DO(buffers, n_buffers, memo_session_buffer)                                                    \
+    DO(alternatives, n_alternatives, memo_session_alternative)                                     \
+    DO(states, n_states, memo_state)                                                               \
+    DO(outputs, n_outputs, memo_session_output)
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
@@ -6563,9 +6606,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     int32_t n_chunks;
     memo_status status = MEMO_STATUS_OK;
     if (!desc->n_order) return status;
-    if (!desc->order)
-        field = "NULL; list the turns, or set n_order to 0";
-    else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
         field = "does not work with slices; set slice_rows to n_rows";
     else if (desc->n_states)
         field = "does not work with states; keep them in memory of the trainer, with n_states 0";
@@ -6723,90 +6764,86 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
     return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
-                                           memo_error* error) {
+MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const memob_bounds numbers[] = {
-        {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
-        {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
-        {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
-        {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
-        {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
-        {"n_group", desc->n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX},
-        {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
-        {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
-        {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
-        {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
-        {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
-        {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
-        {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
-        {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
-        {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
-        {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-        {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-        {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
-    const struct {
-        const char* fault;
-        int32_t n;
-        const void* entries;
-    } tables[] = {{"shapes: NULL; set them, or n_shapes to 0", desc->n_shapes, desc->shapes},
-                  {"buffers: NULL; set them, or n_buffers to 0", desc->n_buffers, desc->buffers},
-                  {"alternatives: NULL; set them, or n_alternatives to 0", desc->n_alternatives,
-                   desc->alternatives},
-                  {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
-    const char* field = NULL;
-    char shape[40];
-
-    /* Numbers. */
-    memo_status status = MEMOB_CHECK_FIELDS(name, numbers, error);
-    if (status) return status;
-    if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
-        return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
-         (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers))
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
+        const memob_value* v = &memoi_session_numbers[k];
+        const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
+        status = memob_check_integer(name, v->what, number, v->least, v->most, error);
+    }
+    if (!status && desc->has_alpha)
+        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
+    if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
+    if ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
+        (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers)
         return MEMOB_INVALID(
             error,
             "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
             "too many slices; a larger multiple of tile_rows would work",
             (long long)desc->slice_rows, (long long)desc->tile_rows);
+    return MEMO_STATUS_OK;
+}
 
-    /* Pointers. */
-    if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
-    if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
-        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
-                "state, see Slices, or set slice_rows to 0";
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    for (int32_t k = 0; k < 4; k++)
-        if (tables[k].n && !tables[k].entries) field = tables[k].fault;
-    for (int32_t t = 0; t < desc->n_outputs && !field; t++)
+MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo_error* error) {
+    const char* missing = NULL;
+    char shape[40];
+#define MEMOI_FIND_TABLE(field, n, type)                                                           \
+    if (desc->n && !desc->field) missing = #field;
+    MEMOI_SESSION_TABLES(MEMOI_FIND_TABLE)
+    if (missing)
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL; set the table, or its length to 0",
+                             missing);
+    for (int32_t t = 0; t < desc->n_outputs; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
                                  (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
-    if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
-    if (!desc->step && desc->forward && !desc->backward && computes)
-        field = "backward: NULL; set it, or `step`";
-    if (!desc->step && !desc->weights && computes && desc->order && memoi_session_is_split(desc))
-        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
-    if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    for (int32_t t = 0; t < desc->n_shapes; t++) {
+        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
+        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    return MEMO_STATUS_OK;
+}
 
-    /* Names go into files, so a name must be a single word; names match profiles. */
+/* Functions and memory of the caller. */
+MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
+                                               memo_error* error) {
+    const int has_no_step = computes && !desc->step;
+    const char* field = NULL;
+    if (desc->device_memory && !desc->device_bytes)
+        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
+    else if (desc->host_memory && !desc->host_bytes)
+        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
+    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "device_memory: not a multiple of 512 bytes";
+    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "host_memory: not a multiple of 512 bytes";
+    else if (has_no_step && !desc->forward)
+        field = "forward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->backward)
+        field = "backward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->weights && memoi_session_is_split(desc))
+        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
+    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
+        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+/* Names go into files, so a name must be a single word; names match profiles. */
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
+                                              memo_error* error) {
+    const char* field = NULL;
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
+                "state, see Slices, or set slice_rows to 0";
+
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
@@ -6815,28 +6852,59 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                  "characters without blanks are valid",
                                  (int)t, word ? word : "NULL");
         for (int32_t other = 0; other < t; other++)
-            if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
+            if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
                     error,
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
-                    (int)t, desc->tensors[t].name, (int)other);
+                    (int)t, word, (int)other);
         if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
             field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-    for (int32_t t = 0; t < desc->n_shapes; t++) {
-        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
-        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    status = memoi_session_check_order(desc, error);
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
+                                           memo_error* error) {
+    memo_status status = memoi_session_check_numbers(desc, error);
+    if (!status) status = memoi_session_check_tables(desc, error);
+    if (!status) status = memoi_session_check_pointers(desc, computes, error);
+    if (!status) status = memoi_session_check_tensors(desc, computes, error);
+    if (!status) status = memoi_session_check_order(desc, error);
     if (!status) status = memoi_session_check_group(desc, error);
     if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
+}
+
+/* A copy of n bytes that lives as long as the session; NULL stays NULL. */
+MEMOI void* memoi_session_take_copy(memo_session* s, const void* bytes, size_t n) {
+    void* copy = bytes ? memob_arrays_add(&s->kept, (int64_t)n + 1, 1) : NULL;
+    if (copy) memcpy(copy, bytes, n);
+    return copy;
+}
+MEMOI const char* memoi_session_take_text(memo_session* s, const char* text) {
+    return (const char*)memoi_session_take_copy(s, text, text ? strlen(text) + 1 : 0);
+}
+
+/* Copies what a desc points to, because the caller's may end before the session does. */
+MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error* error) {
+    memo_session_desc* own = &s->desc;
+    memo_item* tensors;
+#define MEMOI_COPY_TABLE(field, n, type)                                                           \
+    own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
+    MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
+    MEMOI_COPY_TABLE(tensor_kinds, n_tensors, uint32_t)
+    tensors = (memo_item*)(uintptr_t)own->tensors;
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++)
+        tensors[t].name = memoi_session_take_text(s, tensors[t].name);
+    if (opens) { /* a plan has the caller's text, and lives longer than the session that makes it */
+        own->spill_directory = memoi_session_take_text(s, own->spill_directory);
+        own->profile_path = memoi_session_take_text(s, own->profile_path);
+    }
+    return s->kept.failed ? memob_no_memory(error, "the desc of a session") : MEMO_STATUS_OK;
 }
 
 void memo_step_plan_destroy(memo_step_plan* plan) {
@@ -6865,6 +6933,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass
         const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
         if (of < k) {
             places[k] = places[of];
+            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
             if (turn->pass == end) busy[places[k]] = 0;
         }
         if (of != k) continue;
@@ -7009,6 +7078,7 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
+    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
     line->record.values = line->values;
     line->values[k] = value;
     line->cells[at] = cell;
@@ -7156,7 +7226,10 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
- * depends on is agreed first; decisions are then the same without a word. */
+ * depends on is agreed first; decisions are then the same without a word.
+ *
+ * 1. The current shape is one of the desc's.
+ * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -7216,57 +7289,48 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 27, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
     const struct {
         const char* field;
         int64_t value;
-    } same[N] = {
-        {"n_layers", own->n_layers},
-        {"n_tensors", own->n_tensors},
-        {"n_rows", own->n_rows},
-        {"micro_batches", own->micro_batches},
-        {"n_group", own->n_group},
-        {"slice_rows", own->slice_rows},
-        {"tile_rows", own->tile_rows},
-        {"routed_rows_layer", own->routed_rows_layer},
-        {"routed_rows_all", own->routed_rows_all},
-        {"policy", (int64_t)own->policy},
+    } others[N - N_NUMBERS] = {
         {"shapes", memoi_session_digest(s, 0)},
         {"tensors", memoi_session_digest(s, 1)},
         {"layer_kinds", memoi_session_digest(s, 2)},
         {"order", memoi_session_digest(s, 4)},
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
         {"buffers",
-         MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+         MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, size_bytes, s_per_row)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, buffer, buffer)},
-        {"states",
-         MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
-        {"update_may", own->update_may},
+        {"states", MEMOI_DIGEST_TABLE(own->states, own->n_states, memo_state, size_bytes, kinds)},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
-        {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
-        {"has_alpha", own->has_alpha},
-        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
+    for (int32_t k = 0; k < N_NUMBERS; k++)
+        highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
+    for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
-    for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (int32_t k = 0; k < N; k++)
-        if (highest[k] != -lowest[k])
+        if (highest[k] != -lowest[k]) {
+            const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
             return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
-                                 same[k].field ? "memo_session_desc." : "memo_session_open: plan",
-                                 same[k].field ? same[k].field : "");
+                                 field ? "memo_session_desc." : "memo_session_open: plan",
+                                 field ? field : "");
+        }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
@@ -7302,7 +7366,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
         if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
-        if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
+        if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
 }
@@ -7351,6 +7415,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
     s->steps = &s->part->plan->swap;
@@ -7359,6 +7424,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
@@ -7378,25 +7444,25 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
     return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
-/* Copies the kinds of layers, because the caller's table may end before the session does.  Checks
- * the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+/* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
+ * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
     memo_session_desc* desc = &s->desc;
     memob_states_desc* states = &s->states_desc;
+    memo_state* table = (memo_state*)(uintptr_t)desc->states; /* the session's copy */
+    const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!desc->states ||
-        !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update)) {
-        const char* field = desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update";
+    if (!(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->states ? field : "states", (int)desc->n_states);
-    }
+                             desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update",
+                             (int)desc->n_states);
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
@@ -7404,21 +7470,18 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
-        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
         if ((desc->states[i].kinds & ends) == ends)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
                                  "be two states; keep what both use in memory of the trainer, or "
                                  "declare one of each",
                                  (int)i);
-        s->states_table[i] = desc->states[i];
-        if (!desc->states[i].kinds)
-            s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
+        if (!desc->states[i].kinds) table[i].kinds = ~ends;
     }
 
-    s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+    s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
         if (kinds[1 + i] < 0 || kinds[1 + i] >= 30)
@@ -7432,7 +7495,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
 
-    states->states = s->states_table;
+    states->states = s->desc.states;
     states->n_states = desc->n_states;
     states->n_layers = n_layers;
     states->layer_kinds = kinds;
@@ -7447,7 +7510,7 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (int32_t rank = 0; rank < 3; rank++)
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
+            const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
             const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
             if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
@@ -7497,9 +7560,6 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     int32_t k;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
 
-    for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
-    for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
-
     /* A plan of each shape. */
     for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
         status =
@@ -7522,25 +7582,36 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
-/* A session for one of the public calls; plan not NULL: the session will run this plan.
- * Checks, then agrees, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     int has_profile, memo_session** result, memo_error* error) {
-    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
+                                          const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
-    *result = s;
-    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
-
     s->desc = *desc;
     s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
-
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
+    s->timing.desc = s->desc;
+    s->timing.desc.policy = desc->policy;
+    s->timing.desc.n_group = desc->n_group;
     if (!status) status = memoi_session_take_states(s, error);
+    s->timing.desc.layer_kinds = s->desc.layer_kinds;
+    return status;
+}
+
+/* A session for one of the public calls; plan not NULL: the session will run this plan.
+ * Checks, then agrees, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     int has_profile, memo_session** result, memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    memo_status status;
+    *result = s;
+    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+    status = memoi_session_take_desc(s, desc, plan, error);
     if (!status) status = memoi_session_fill(s, plan, error);
     if (!status) status = memoi_session_stream(s, error);
     if (!status && plan && s->streamed &&
@@ -7557,7 +7628,10 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
 }
 
 /* --- >>session state ---
- * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
+ * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
+ *
+ * 1. A span is of a step and of a kind of span that there are.
+ * 2. A micro-batch is timed only while there is room for its spans. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -7657,6 +7731,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
         return NULL;
+    MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
@@ -7688,6 +7763,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
+    MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
         *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
@@ -7787,18 +7863,18 @@ MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, 
     return status ? status : memo_stream_synchronize(s->device, stream, error);
 }
 
-/* 0: the session has failed; also of the inspector's other functions. */
-MEMOI int memoi_inspector_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
-                               int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checker.stream, on_device, on_host,
+/* 0: the session has failed; so say the other functions of a checked session. */
+MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+                             int is_back) {
+    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
                                                      n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
-    const memoi_inspector* c = &s->checker;
+MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    const memoi_checked* c = &s->checked;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->states_table[i].size_bytes;
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
@@ -7806,7 +7882,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
+        if (!on_host && !memoi_checked_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
         hash = 31 * hash + memob_digest(image, n);
     }
@@ -7814,9 +7890,9 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "weights", "update"};
-    memoi_inspector* c = &s->checker;
+    memoi_checked* c = &s->checked;
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
     const int on_host = pass == MEMOB_UPDATE && s->states->updates;
@@ -7829,7 +7905,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written =
             gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         /* What an update makes anew does not show whether it ran: its place had any bytes. */
@@ -7839,7 +7915,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
             (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
             (gradient && is_fresh && pass == MEMOB_FORWARD))
             continue;
-        hash = memoi_inspector_hash_state(s, layer, i, on_host);
+        hash = memoi_checked_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
         blamed = i;
         if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
@@ -7872,7 +7948,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
                            names[pass], why);
 }
 
@@ -7903,7 +7979,7 @@ MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
+    memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
@@ -7915,17 +7991,17 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
-        memoi_inspector_visit(s, pass, layer, 1);
+        memoi_checked_visit(s, pass, layer, 1);
     if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
-        memoi_inspector_visit(s, pass, layer - 1, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, pass, layer - 1, 1);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
 
     /* The update. */
     if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
         (void)memoi_session_is_ok(
             s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
     if (updates && !is_end) {
-        memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
         s->is_deferred = 1;
     }
     if (updates && !on_host) memoi_session_update_layer(s, layer);
@@ -7939,8 +8015,8 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_checked_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -7951,7 +8027,7 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
 
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
-    s->checker.n_updated = s->checker.n_missed = 0;
+    s->checked.n_updated = s->checked.n_missed = 0;
     s->is_deferred = s->states->is_pending;
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
@@ -7972,7 +8048,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
         if (s->error.status) return;
         s->is_fused = 0;
-        s->checker.n_updated = s->checker.n_missed = 0;
+        s->checked.n_updated = s->checked.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
@@ -7991,8 +8067,8 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
     if (status && s->error.status)
         snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
     (void)memoi_session_is_ok(s, status);
-    if (s->checker.states)
-        memset(s->checker.states, 0,
+    if (s->checked.states)
+        memset(s->checked.states, 0,
                (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
 }
 
@@ -8093,14 +8169,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT)
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
     status = memo_session_flush(s, error); /* which knows what it leaves */
-    if (!reads && s->checker.states)
-        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    if (!reads && s->checked.states)
+        s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status
                   : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                           n_bytes, error);
@@ -8134,7 +8210,10 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
  * not lie, so that the old address stays poison for a while.
  *
  * Slots and halves change places once, after the first backward, or with a plan by measured times:
- * an address that was kept from before is then of no layer that is open. */
+ * an address that was kept from before is then of no layer that is open.
+ *
+ * 1. The rows of a tensor lie between the guards of the tensor.
+ * 2. Only rows that have a hash are compared. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -8143,12 +8222,12 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
     "tensor"
 
 /* Where the step is computed: after the move, where its neighbors were. */
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
-    return s->checker.slots + ((step & 1) ^ s->checker.is_moved) * s->checker.slot_bytes;
+MEMOI char* memoi_checked_slot(const memo_session* s, int32_t step) {
+    return s->checked.slots + ((step & 1) ^ s->checked.is_moved) * s->checked.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
-MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
+MEMOI int64_t memoi_checked_row_bytes(const memo_session* s, int32_t step, int32_t t) {
     if (s->steps->tensors[t].scope == MEMO_EDGE) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
 }
@@ -8166,8 +8245,8 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-MEMOI void memoi_inspector_destroy(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_destroy(memo_session* s) {
+    memoi_checked* c = &s->checked;
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -8176,8 +8255,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
  * budgets.  If times are known, another plan was open, whose addresses the trainer may
  * have kept. */
-MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
-    memoi_inspector* c = &s->checker;
+MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
+    memoi_checked* c = &s->checked;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
     memo_status status;
@@ -8191,7 +8270,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->most_rows =
         memob_max(s->desc.slice_rows,
                   memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
-    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
+    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_checked_buffer, n_requests);
     c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
@@ -8239,8 +8318,8 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 }
 
 /* Leaves in c->found what rows of the session's device memory hold, and waits. */
-MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
-    memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_checked* c = &s->checked;
     char* image = c->image + (uintptr_t)bytes % 8;
     memo_status status;
     if (n_rows <= 0) return 1;
@@ -8248,24 +8327,24 @@ MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, 
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
                                     c->seen, &s->call_error);
         if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_inspector_copy(s, (char*)c->seen, (char*)c->found,
-                                    n_rows * (int64_t)sizeof *c->found, 0);
+        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+                                  n_rows * (int64_t)sizeof *c->found, 0);
     }
-    if (!memoi_inspector_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
     for (int64_t row = 0; row < n_rows; row++)
         c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
     return 1;
 }
 
 /* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
-MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
     char* image;
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
     image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
-    if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
+    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
         n = memob_min(at, n_bytes - at);
         (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
@@ -8276,15 +8355,15 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
 }
 
 /* Returns how many of the first bytes of the session's memory are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = 0, n, n_rows, row_bytes;
     for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes);
         row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
         n_rows = n / row_bytes;
         n = n_rows * row_bytes;
-        if (!memoi_inspector_view(s, bytes + at, row_bytes, n_rows)) break;
+        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
         for (int64_t row = 0; row < n_rows; row++)
             if (c->found[row].n_poisoned < row_bytes)
                 return at + row * row_bytes + c->found[row].n_poisoned;
@@ -8294,17 +8373,18 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_exchange(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         const memob_swap_place* place = memoi_session_place(s, step, t);
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+        const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
                                    memob_min(place->recompute_end, n), n};
-        char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
+        char* slot = memoi_checked_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
+        MEMO_ASSERT(n * row_bytes <= c->offsets[t + 1] - MEMOI_GUARD - c->offsets[t]); /* 1 */
         if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
@@ -8320,20 +8400,21 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
 }
 
 /* Hashes of the rows of tensor t in a step; 0: nothing was written. */
-MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
-    return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
+MEMOI uint64_t* memoi_checked_hashes(const memo_session* s, int32_t step, int32_t t) {
+    return s->checked.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checked.most_rows;
 }
 
 /* The first row in [begin, end) of the slot that differs from the forward's, which is c->found[0]
  * then; end: none.  is_forward: these are the forward's; the first row that is computed from
  * poison. */
-MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
-                                    int64_t end, int is_forward) {
-    memoi_inspector* c = &s->checker;
-    uint64_t* hashes = memoi_inspector_hashes(s, step, t);
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    char* rows = memoi_inspector_slot(s, step) + c->offsets[t] + begin * row_bytes;
-    if (!memoi_inspector_view(s, rows, row_bytes, end - begin)) return end;
+MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
+                                  int64_t end, int is_forward) {
+    memoi_checked* c = &s->checked;
+    uint64_t* hashes = memoi_checked_hashes(s, step, t);
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    char* rows = memoi_checked_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    MEMO_ASSERT(begin >= 0 && end <= c->most_rows && step < s->most_steps); /* 2 */
+    if (!memoi_checked_view(s, rows, row_bytes, end - begin)) return end;
     for (int64_t i = 0; begin < end; begin++, i++) {
         const memo_row_content* row = &c->found[i];
         const uint64_t hash = row->n_poisoned < row_bytes ? row->digest : 0;
@@ -8346,13 +8427,13 @@ MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, in
 }
 
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
-MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
-                                        const char* why) {
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    if (!why && !memoi_inspector_hashes(s, step, t)[row])
+MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
+                                      const char* why) {
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    if (!why && !memoi_checked_hashes(s, step, t)[row])
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
               "lack it another kind, or compute on compute_stream";
-    else if (!why && s->checker.found[0].n_poisoned == row_bytes)
+    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
         why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
               "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
@@ -8366,37 +8447,37 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
 }
 
 /* No row of n has been written. */
-MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
-    const uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+MEMOI int memoi_checked_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
+    const uint64_t* hashes = memoi_checked_hashes(s, step, t);
     int64_t row = 0;
     while (row < n && !hashes[row]) row++;
-    return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
+    return n > 0 && row == n && memoi_checked_row_bytes(s, step, t) > 0;
 }
 
 /* Is all of a slot poison behind the n_rows rows of a tensor? */
-MEMOI int memoi_inspector_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
+    const memoi_checked* c = &s->checked;
     int64_t behind, n_bytes;
     *n_rows = memob_tensor_is_routed(s->steps, t) ? memoi_session_tensor_rows(s, step, t)
                                                   : memoi_session_most_rows(s, t, s->steps->n_rows);
     behind = c->offsets[t] + *n_rows * s->steps->tensors[t].row_bytes;
     n_bytes = c->offsets[t + 1] - behind;
-    return memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes;
+    return memoi_checked_sweep(s, memoi_checked_slot(s, step) + behind, n_bytes) == n_bytes;
 }
 
 /* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
  * that the backward gets must have the same bytes. */
-MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
+MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
     int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_inspector_ends(s, step, t, &n_rows)) {
+        if (memoi_checked_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
             continue;
         }
@@ -8417,11 +8498,11 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
+        const int64_t row = memoi_checked_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
         if (row == n && is_forward && !s->batch.is_forward_only &&
-            memoi_inspector_is_unwritten(s, step, t, n)) {
+            memoi_checked_is_unwritten(s, step, t, n)) {
             MEMOI_SESSION_FAIL(
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
@@ -8443,7 +8524,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
+            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
     return is_ok;
 }
@@ -8451,43 +8532,43 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
  * backward the slot gets what the engine has; all other rows are poison until they are
  * recomputed. */
-MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
+    const memoi_checked* c = &s->checked;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes);
+    int64_t i = memoi_checked_sweep(s, memoi_checked_slot(s, step), c->slot_bytes);
     int32_t t = 0;
     if (s->error.status) return;
     if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
         (void)memoi_session_is_ok(
-            s, memoi_inspector_blame(
+            s, memoi_checked_blame(
                    s, closed, t, i,
                    "its bytes changed after the layer had ended; a kernel of "
                    "another layer, or on another stream, writes there; " MEMOI_HANDS_ON));
     } else if (is_backward) {
-        (void)memoi_inspector_exchange(s, step, 1);
+        (void)memoi_checked_exchange(s, step, 1);
     }
 }
 
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
-MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
+MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
-    if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
-        memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
+    if ((!leaves || memoi_checked_exchange(s, step, 0)) && memoi_checked_look(s, step, pass))
+        memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
 }
 
 /* Which tensor's call recomputes u?  -1: none; LAYER tensors do not lie in the slot. */
-MEMOI int32_t memoi_inspector_caller(const memo_session* s, int32_t step, int32_t u) {
+MEMOI int32_t memoi_checked_caller(const memo_session* s, int32_t step, int32_t u) {
     const int32_t t = memob_item_leader(s->steps->tensors, u);
     return memob_swap_is_layer(s->steps, u) || !memoi_session_recomputes(s, step, t) ? -1 : t;
 }
 
 /* Copies a slot to the third, or back. */
-MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
-    char *slot = memoi_inspector_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
+MEMOI int memoi_checked_save(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
+    char *slot = memoi_checked_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
     memo_status status =
         memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, is_back ? slot : saved,
                   is_back ? saved : slot, c->slot_bytes, &s->call_error);
@@ -8499,24 +8580,24 @@ MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
  * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
  * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
  * tiles write behind a shorter run. */
-MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
+MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
-    char* slot = memoi_inspector_slot(s, step);
+    char* slot = memoi_checked_slot(s, step);
     int keeps = 1;
 
     /* Before, these and later tensors are poison, so no run finds bytes that it must not read.  The
      * last run is first, so no run finds the rows before its own. */
-    if (!memoi_inspector_save(s, step, 0)) return 0;
+    if (!memoi_checked_save(s, step, 0)) return 0;
     for (int32_t u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_caller(s, step, u) >= t)
-            memoi_inspector_fill(s, slot + c->offsets[u],
-                                 memoi_session_tensor_rows(s, step, u) *
-                                     memoi_inspector_row_bytes(s, step, u));
+        if (memoi_checked_caller(s, step, u) >= t)
+            memoi_checked_fill(s, slot + c->offsets[u],
+                               memoi_session_tensor_rows(s, step, u) *
+                                   memoi_checked_row_bytes(s, step, u));
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
@@ -8529,26 +8610,24 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        if (memoi_inspector_caller(s, step, u) == t)
-            row = memoi_inspector_first(s, step, u, begin, end, 0);
+        if (memoi_checked_caller(s, step, u) == t)
+            row = memoi_checked_first(s, step, u, begin, end, 0);
         keeps = row == end;
-        if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
+        if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
-        keeps =
-            memoi_inspector_caller(s, step, u) != t || memoi_inspector_ends(s, step, u, &n_rows);
+        keeps = memoi_checked_caller(s, step, u) != t || memoi_checked_ends(s, step, u, &n_rows);
         if (!keeps)
-            (void)memoi_inspector_blame(
-                s, step, u, n_rows,
-                "recompute writes behind the rows that it is given; compute "
-                "only these, or set tile_rows to what a kernel computes");
+            (void)memoi_checked_blame(s, step, u, n_rows,
+                                      "recompute writes behind the rows that it is given; compute "
+                                      "only these, or set tile_rows to what a kernel computes");
     }
-    return memoi_inspector_save(s, step, 1) && keeps;
+    return memoi_checked_save(s, step, 1) && keeps;
 }
 
 /* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
-MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
+MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
@@ -8556,7 +8635,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
-        while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
+        while (!(keeps = memoi_checked_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
 
@@ -8568,7 +8647,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
-        if (memoi_inspector_keeps_bits(s, step, t, given) || s->error.status) continue;
+        if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
@@ -8582,27 +8661,27 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
-MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
+    memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_inspector_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
+    if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
         s->desc.backward_recomputes || step % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
-    memoi_inspector_test_tiles(s, step);
+    memoi_checked_test_tiles(s, step);
     s->is_recomputing = 0;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
-MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_verify(memo_session* s, int64_t begin, int64_t end) {
+    const memoi_checked* c = &s->checked;
     if (!c->slots) return;
-    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
+    while ((begin += memoi_checked_sweep(s, c->memory + begin, end - begin)) < end) {
+        const memoi_checked_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
         int64_t in = 0;
         for (int64_t i = 0; i < c->n_buffers; i++) {
-            const memoi_inspected_buffer* of = &c->buffers[i];
+            const memoi_checked_buffer* of = &c->buffers[i];
             if ((begin - of->at + c->memory_bytes) % (c->memory_bytes / 2) >= 2 * of->n_bytes)
                 continue;
             moved = of;
@@ -8629,13 +8708,13 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
 }
 
 /* Where a buffer lies that the arena has at an address. */
-MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_bytes,
-                                    const char* name) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_bytes,
+                                  const char* name) {
+    memoi_checked* c = &s->checked;
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
     int is_behind = c->is_moved;
-    memoi_inspected_buffer* b;
+    memoi_checked_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
     b = &c->buffers[c->n_buffers];
     b->address = address;
@@ -8650,20 +8729,20 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
         break;
     }
     if (is_behind) b->at += half;
-    memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
+    memoi_checked_verify(s, b->at, b->at + 2 * n_bytes);
     c->n_buffers++;
     return c->memory + b->at;
 }
 
 /* The arena's address of a buffer that ends. */
-MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_release(memo_session* s, void* address) {
+    memoi_checked* c = &s->checked;
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
-        memoi_inspected_buffer* b = &c->buffers[i];
+        memoi_checked_buffer* b = &c->buffers[i];
         void* own = b->address;
         if (!own || c->memory + b->at != (char*)address) continue;
-        memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
-        memoi_inspector_fill(s, (char*)address, 2 * b->n_bytes);
+        memoi_checked_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
+        memoi_checked_fill(s, (char*)address, 2 * b->n_bytes);
         b->address = NULL;
         return own;
     }
@@ -8715,16 +8794,16 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
                            "known; call memo_session_set_routed first",
                            (int)layer, of->name);
-    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (s->checked.slots && memoi_checked_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_checked_slot(s, step) + s->checked.offsets[tensor];
     if (place->row_bytes && s->part->base) return s->part->base + place->offset;
-    if (!is_needed || !s->checker.slots) return NULL;
+    if (!is_needed || !s->checked.slots) return NULL;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
-    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+    return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -8762,15 +8841,15 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 
 /* Bytes of a buffer of so many rows, as the current plan chooses. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
-    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
+    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
     if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
@@ -8797,7 +8876,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
     const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
     int64_t offset = 0;
     for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_kept = memoi_session_is_kept(b);
         const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -8838,7 +8917,7 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
  * a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
     const int32_t place = placing == MEMOI_PLACE_WEIGHTS
                               ? memoi_session_own(s)->weight_places[s->next_turn]
                               : s->first_step / s->n_turn_steps;
@@ -8859,14 +8938,14 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
-    b = s->buffers + buffer;
+    b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
         address = memob_at(address,
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
@@ -8889,13 +8968,13 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
-    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
+    return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
 /* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
     if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
     if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
 }
@@ -8924,7 +9003,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
-    return memoi_inspector_request(s, address, size_bytes, name);
+    return memoi_checked_request(s, address, size_bytes, name);
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
@@ -8934,7 +9013,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
-    address = memoi_inspector_release(s, address);
+    address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
@@ -8945,7 +9024,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
@@ -8963,7 +9042,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -9074,7 +9153,7 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* be
 /* A checked session that times nothing moves its layers once, so that it sees addresses that were
  * kept from the first training step. */
 MEMOI void memoi_session_move(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+    memoi_checked* c = &s->checked;
     if (!c->slots || c->is_moved || !c->n_trained || s->next_turn || s->timing.plan) return;
     c->is_moved = 1;
     if (s->desc.planned) s->desc.planned(s->desc.user, s, s->parts[0].plan);
@@ -9138,7 +9217,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
     /* What the turn before has left in the arena ends. */
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int placing = memoi_session_placing(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
         if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
@@ -9150,15 +9229,15 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
+    memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
         if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
-        s->checker.n_buffers = 0;
-        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
+        s->checked.n_buffers = 0;
+        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -9196,11 +9275,11 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
     if (s->is_running) memoi_session_turn_first(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -9334,10 +9413,10 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
 
     /* What runs before the layer. */
-    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
+    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
-        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
+        if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -9349,7 +9428,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
@@ -9506,15 +9585,14 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    memob_arrays_free(&s->timing.arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
-    memob_arrays_free(&s->states_arrays);
+    memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
@@ -9752,11 +9830,11 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
-        sum_s += s->alternatives[plan->alternatives[i] - 1].s_per_row *
+        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
     return sum_s;
@@ -9904,7 +9982,8 @@ MEMOI int memoi_session_lower(memo_session* s) {
     int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
     memset(next, 0, sizeof next);
     for (i = s->desc.n_alternatives; i > 0; i--)
-        if (i > chosen[s->alternatives[i - 1].buffer]) next[s->alternatives[i - 1].buffer] = i;
+        if (i > chosen[s->desc.alternatives[i - 1].buffer])
+            next[s->desc.alternatives[i - 1].buffer] = i;
     for (i = 0; i < s->desc.n_buffers; i++)
         if (next[i])
             most_bytes =
@@ -9978,8 +10057,8 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
             for (int32_t k = 0; k <= i && !status; k++) {
                 const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
                 const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->alternatives[to_k - 1].buffer : k;
+                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
+                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
@@ -11176,47 +11255,6 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* A copy of a table that lives as long as the session; NULL stays NULL. */
-MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
-    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
-    if (copy) memcpy(copy, table, (size_t)n * size);
-    return copy;
-}
-
-MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
-    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
-}
-
-/* The caller's desc with all that it points to, for plans that come later. */
-MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
-                                         memo_error* error) {
-    memo_session_desc* own = &s->timing.desc;
-    memo_item* tensors;
-    *own = *desc;
-    tensors = (memo_item*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
-    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
-        tensors[t] = desc->tensors[t];
-        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
-    }
-    own->tensors = tensors;
-
-    own->layer_kinds = s->desc.layer_kinds; /* a copy */
-#define MEMOI_TIMING_COPY(field, type, n)                                                          \
-    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
-    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
-    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
-    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
-    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
-    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
-    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
-    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
-    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
-#undef MEMOI_TIMING_COPY
-    s->desc.spill_directory = own->spill_directory;
-    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
-                                   : MEMO_STATUS_OK;
-}
-
 /* The file of a shape's profile; "": none. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
     const char* given = desc->profile_path ? desc->profile_path : "";
@@ -11258,7 +11296,7 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
     memo_status status = MEMO_STATUS_OK;
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
@@ -11411,7 +11449,7 @@ MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_
         const memob_states_layer* of = &resident->layers[layer];
         const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
         for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->states_table[i].size_bytes;
+            const int64_t size_bytes = s->desc.states[i].size_bytes;
             if (!(which >> i & 1)) continue;
             if (bytes)
                 status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
@@ -11434,7 +11472,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
         for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
             const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
             for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
@@ -11450,7 +11488,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     memoi_session_stop(s);
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
@@ -11464,7 +11502,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
-    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
 
@@ -11479,6 +11517,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (!status && states) status = memob_states_synchronize(states, error);
@@ -11636,7 +11675,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     memob_arrays_free(&s->arrays);
     s->layers_s = NULL;
     s->batch = batch;
-    s->checker.is_moved = 1;
+    s->checked.is_moved = 1;
     if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
 }
 
@@ -11672,13 +11711,11 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     if (!status && n_timed) {
         s->timing.plan = memoi_timing_plan;
         s->timing.due = n_timed;
-        status = memoi_timing_take_desc(s, desc, error);
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_prepare(s, error);
+        status = memoi_timing_prepare(s, error);
     }
     if (!status) {
         status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
 
@@ -11766,7 +11803,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     /* What a file says is known at once. */
     if (!status && has_files) {
         memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
         s->timing.is_known = s->timing.profiles != NULL;
         for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
             s->timing.profiles[k] = profiles[k];

@@ -7809,7 +7809,7 @@ struct memo_blocks {
     memo_label agreed;                   /* digests of the desc; text is not used */
     int32_t is_backward;                 /* the pass that runs */
     int32_t has_met;                     /* its first collective is enqueued */
-    int64_t n_ops;                       /* of it, so far */
+    int64_t n_ops;                       /* collectives enqueued in this pass */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
     int64_t n_ahead;                     /* forward passes whose backward has not begun */
 };

@@ -1778,7 +1778,7 @@ typedef struct memoi_market {
     memob_keyed* order; /* the most expensive offer first, then by time */
     memo_wait* chosen;
     int64_t n;
-    memo_plan best;   /* numbers of the row */
+    memo_plan best;   /* so far: its numbers; the offsets are below */
     int64_t* offsets; /* of the best */
     /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
     char *bought, *trial, *part;

@@ -52,7 +52,7 @@ typedef struct memob_lines {
 } memob_lines;
 
 /* The number that a line has for a value; names have none. */
-MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
+MEMOI int64_t memob_record_number(const memob_value* value, const char* at) {
     int64_t number;
     int32_t narrow;
     double time_s, limit;
@@ -167,7 +167,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
                                    memo_error* error) {
     int32_t n = record->n_values;
     while (n > record->n_values - record->n_optional &&
-           memoi_record_number(&record->values[n - 1],
+           memob_record_number(&record->values[n - 1],
                                (const char*)from + record->values[n - 1].offset) == 0)
         n--;
 
@@ -186,7 +186,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
             memo_text_put(text, " %.*s", length ? (int)length : 1, length ? at : "-");
             continue;
         }
-        number = memoi_record_number(value, at);
+        number = memob_record_number(value, at);
         if (memob_check_integer(record->word, value->what, number, value->least, value->most,
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;

@@ -275,7 +275,7 @@ TEST(bad_orders_are_refused) {
 
     memo_session_desc desc = s.desc;
     desc.order = NULL;
-    expect_refused(&desc, "memo_session_desc.order: NULL; list the turns");
+    expect_refused(&desc, "memo_session_desc.order: NULL; set the table");
     desc = s.desc, desc.n_order = MEMO_TURNS_MAX + 1;
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
     desc = s.desc, desc.slice_rows = 5, desc.tile_rows = 5;

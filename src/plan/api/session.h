@@ -416,8 +416,8 @@ typedef struct memo_session_desc {
     void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
-     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
-     * likewise.  NULL: nothing. */
+     * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
+     * slice behaves the same.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
      * that come earlier in the table.  The function must change nothing else, such as a

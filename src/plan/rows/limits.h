@@ -330,19 +330,19 @@ typedef struct memoi_step_plan {
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
-typedef struct memoi_inspected_buffer {
+typedef struct memoi_checked_buffer {
     void* address;       /* the arena's; NULL: it has ended */
     const char* name;    /* NULL: requested by the trainer */
     int64_t at, n_bytes; /* in the memory of buffers */
-} memoi_inspected_buffer;
+} memoi_checked_buffer;
 
-typedef struct memoi_inspector {
+typedef struct memoi_checked {
     memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
     memo_stream stream;  /* the engine's */
     char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
-    memo_row_content* found; /* of rows: what memoi_inspector_view has seen last */
+    memo_row_content* found; /* of rows: what memoi_checked_view has seen last */
     memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
@@ -356,9 +356,9 @@ typedef struct memoi_inspector {
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
-    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
-    memob_arrays arrays;             /* offsets, hashes, buffers */
-} memoi_inspector;
+    memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;           /* offsets, hashes, buffers */
+} memoi_checked;
 
 /* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
  * swap engine, or from a backward to its WEIGHTS turn. */
@@ -375,7 +375,7 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, copied, for other plans */
+    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
     int32_t due;                   /* the step, from 0 on, before which to plan */
     int32_t n_begun;               /* training steps */
     int64_t n_batches;             /* micro-batches with a backward that have begun */
@@ -386,7 +386,6 @@ typedef struct memoi_timing {
     int keeps_states;              /* plans stream the states that the open plan streams */
     int is_lost;                   /* neither plan could be opened */
     char why[200];                 /* the first plan stays; "": it does not */
-    memob_arrays arrays;
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -403,8 +402,6 @@ typedef struct memoi_session_part {
 
 struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
-    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
-    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
@@ -436,7 +433,6 @@ struct memo_session {
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    memo_state states_table[MEMO_STATES_MAX];
     int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
     int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
@@ -449,8 +445,8 @@ struct memo_session {
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
-    } values[2]; /* of this micro-batch; of pending updates */
-    memob_arrays states_arrays;
+    } values[2];       /* of this micro-batch; of pending updates */
+    memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
@@ -463,7 +459,7 @@ struct memo_session {
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
-    memoi_inspector checker;
+    memoi_checked checked;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */

@@ -5,7 +5,10 @@
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
- * depends on is agreed first; decisions are then the same without a word. */
+ * depends on is agreed first; decisions are then the same without a word.
+ *
+ * 1. The current shape is one of the desc's.
+ * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -65,57 +68,48 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 27, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
     const struct {
         const char* field;
         int64_t value;
-    } same[N] = {
-        {"n_layers", own->n_layers},
-        {"n_tensors", own->n_tensors},
-        {"n_rows", own->n_rows},
-        {"micro_batches", own->micro_batches},
-        {"n_group", own->n_group},
-        {"slice_rows", own->slice_rows},
-        {"tile_rows", own->tile_rows},
-        {"routed_rows_layer", own->routed_rows_layer},
-        {"routed_rows_all", own->routed_rows_all},
-        {"policy", (int64_t)own->policy},
+    } others[N - N_NUMBERS] = {
         {"shapes", memoi_session_digest(s, 0)},
         {"tensors", memoi_session_digest(s, 1)},
         {"layer_kinds", memoi_session_digest(s, 2)},
         {"order", memoi_session_digest(s, 4)},
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
         {"buffers",
-         MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+         MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, size_bytes, s_per_row)},
-        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
                                             memo_session_alternative, buffer, buffer)},
-        {"states",
-         MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
-        {"update_may", own->update_may},
+        {"states", MEMOI_DIGEST_TABLE(own->states, own->n_states, memo_state, size_bytes, kinds)},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
-        {"backward_recomputes", own->backward_recomputes},
         {"spill_directory", own->spill_directory != NULL},
-        {"has_alpha", own->has_alpha},
-        {"timed_steps", own->timed_steps},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
+    for (int32_t k = 0; k < N_NUMBERS; k++)
+        highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
+    for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
-    for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (int32_t k = 0; k < N; k++)
-        if (highest[k] != -lowest[k])
+        if (highest[k] != -lowest[k]) {
+            const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
             return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
-                                 same[k].field ? "memo_session_desc." : "memo_session_open: plan",
-                                 same[k].field ? same[k].field : "");
+                                 field ? "memo_session_desc." : "memo_session_open: plan",
+                                 field ? field : "");
+        }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
@@ -151,7 +145,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
         if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
-        if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
+        if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
 }
@@ -200,6 +194,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
     s->steps = &s->part->plan->swap;
@@ -208,6 +203,7 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_of_batch = memob_swap_batch_slices(s->steps);
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
@@ -227,25 +223,25 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
     return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
-/* Copies the kinds of layers, because the caller's table may end before the session does.  Checks
- * the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+/* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
+ * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
     memo_session_desc* desc = &s->desc;
     memob_states_desc* states = &s->states_desc;
+    memo_state* table = (memo_state*)(uintptr_t)desc->states; /* the session's copy */
+    const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!desc->states ||
-        !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update)) {
-        const char* field = desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update";
+    if (!(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->states ? field : "states", (int)desc->n_states);
-    }
+                             desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update",
+                             (int)desc->n_states);
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
@@ -253,21 +249,18 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
-        const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
         if ((desc->states[i].kinds & ends) == ends)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
                                  "be two states; keep what both use in memory of the trainer, or "
                                  "declare one of each",
                                  (int)i);
-        s->states_table[i] = desc->states[i];
-        if (!desc->states[i].kinds)
-            s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
+        if (!desc->states[i].kinds) table[i].kinds = ~ends;
     }
 
-    s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
-    if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+    s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
         if (kinds[1 + i] < 0 || kinds[1 + i] >= 30)
@@ -281,7 +274,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
 
-    states->states = s->states_table;
+    states->states = s->desc.states;
     states->n_states = desc->n_states;
     states->n_layers = n_layers;
     states->layer_kinds = kinds;
@@ -296,7 +289,7 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (int32_t rank = 0; rank < 3; rank++)
         for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->states_table[i].uses & ~(uint32_t)MEMO_STATE_MADE;
+            const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
             const int64_t count = memob_min(n, n_layers);
             const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
             if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
@@ -346,9 +339,6 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     int32_t k;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
 
-    for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
-    for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
-
     /* A plan of each shape. */
     for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
         status =
@@ -371,25 +361,36 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
-/* A session for one of the public calls; plan not NULL: the session will run this plan.
- * Checks, then agrees, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     int has_profile, memo_session** result, memo_error* error) {
-    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
+                                          const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
-    *result = s;
-    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
-
     s->desc = *desc;
     s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
-
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
+    s->timing.desc = s->desc;
+    s->timing.desc.policy = desc->policy;
+    s->timing.desc.n_group = desc->n_group;
     if (!status) status = memoi_session_take_states(s, error);
+    s->timing.desc.layer_kinds = s->desc.layer_kinds;
+    return status;
+}
+
+/* A session for one of the public calls; plan not NULL: the session will run this plan.
+ * Checks, then agrees, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     int has_profile, memo_session** result, memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    memo_status status;
+    *result = s;
+    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+    status = memoi_session_take_desc(s, desc, plan, error);
     if (!status) status = memoi_session_fill(s, plan, error);
     if (!status) status = memoi_session_stream(s, error);
     if (!status && plan && s->streamed &&

@@ -19,7 +19,10 @@
  * not lie, so that the old address stays poison for a while.
  *
  * Slots and halves change places once, after the first backward, or with a plan by measured times:
- * an address that was kept from before is then of no layer that is open. */
+ * an address that was kept from before is then of no layer that is open.
+ *
+ * 1. The rows of a tensor lie between the guards of the tensor.
+ * 2. Only rows that have a hash are compared. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -28,12 +31,12 @@
     "tensor"
 
 /* Where the step is computed: after the move, where its neighbors were. */
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
-    return s->checker.slots + ((step & 1) ^ s->checker.is_moved) * s->checker.slot_bytes;
+MEMOI char* memoi_checked_slot(const memo_session* s, int32_t step) {
+    return s->checked.slots + ((step & 1) ^ s->checked.is_moved) * s->checked.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or the tensor is an EDGE and need not stay. */
-MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
+MEMOI int64_t memoi_checked_row_bytes(const memo_session* s, int32_t step, int32_t t) {
     if (s->steps->tensors[t].scope == MEMO_EDGE) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
 }
@@ -51,8 +54,8 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-MEMOI void memoi_inspector_destroy(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_destroy(memo_session* s) {
+    memoi_checked* c = &s->checked;
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -61,8 +64,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
  * budgets.  If times are known, another plan was open, whose addresses the trainer may
  * have kept. */
-MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
-    memoi_inspector* c = &s->checker;
+MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
+    memoi_checked* c = &s->checked;
     const int32_t n = s->desc.n_tensors;
     const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
     memo_status status;
@@ -76,7 +79,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->most_rows =
         memob_max(s->desc.slice_rows,
                   memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
-    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
+    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_checked_buffer, n_requests);
     c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
@@ -124,8 +127,8 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 }
 
 /* Leaves in c->found what rows of the session's device memory hold, and waits. */
-MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
-    memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_checked* c = &s->checked;
     char* image = c->image + (uintptr_t)bytes % 8;
     memo_status status;
     if (n_rows <= 0) return 1;
@@ -133,24 +136,24 @@ MEMOI int memoi_inspector_view(memo_session* s, char* bytes, int64_t row_bytes, 
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
                                     c->seen, &s->call_error);
         if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_inspector_copy(s, (char*)c->seen, (char*)c->found,
-                                    n_rows * (int64_t)sizeof *c->found, 0);
+        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+                                  n_rows * (int64_t)sizeof *c->found, 0);
     }
-    if (!memoi_inspector_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
     for (int64_t row = 0; row < n_rows; row++)
         c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
     return 1;
 }
 
 /* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
-MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
     char* image;
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
     image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
-    if (!memoi_inspector_copy(s, bytes, image, at, 1)) return;
+    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
         n = memob_min(at, n_bytes - at);
         (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
@@ -161,15 +164,15 @@ MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
 }
 
 /* Returns how many of the first bytes of the session's memory are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
     int64_t at = 0, n, n_rows, row_bytes;
     for (; c->slots && at < n_bytes && !s->error.status; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes);
         row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
         n_rows = n / row_bytes;
         n = n_rows * row_bytes;
-        if (!memoi_inspector_view(s, bytes + at, row_bytes, n_rows)) break;
+        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
         for (int64_t row = 0; row < n_rows; row++)
             if (c->found[row].n_poisoned < row_bytes)
                 return at + row * row_bytes + c->found[row].n_poisoned;
@@ -179,17 +182,18 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_exchange(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         const memob_swap_place* place = memoi_session_place(s, step, t);
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
+        const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
                                    memob_min(place->recompute_end, n), n};
-        char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
+        char* slot = memoi_checked_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
+        MEMO_ASSERT(n * row_bytes <= c->offsets[t + 1] - MEMOI_GUARD - c->offsets[t]); /* 1 */
         if (place->is_layer) engine += step % s->n_of_batch * s->steps->n_rows * row_bytes;
         for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
@@ -205,20 +209,21 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
 }
 
 /* Hashes of the rows of tensor t in a step; 0: nothing was written. */
-MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
-    return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
+MEMOI uint64_t* memoi_checked_hashes(const memo_session* s, int32_t step, int32_t t) {
+    return s->checked.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checked.most_rows;
 }
 
 /* The first row in [begin, end) of the slot that differs from the forward's, which is c->found[0]
  * then; end: none.  is_forward: these are the forward's; the first row that is computed from
  * poison. */
-MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
-                                    int64_t end, int is_forward) {
-    memoi_inspector* c = &s->checker;
-    uint64_t* hashes = memoi_inspector_hashes(s, step, t);
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    char* rows = memoi_inspector_slot(s, step) + c->offsets[t] + begin * row_bytes;
-    if (!memoi_inspector_view(s, rows, row_bytes, end - begin)) return end;
+MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int64_t begin,
+                                  int64_t end, int is_forward) {
+    memoi_checked* c = &s->checked;
+    uint64_t* hashes = memoi_checked_hashes(s, step, t);
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    char* rows = memoi_checked_slot(s, step) + c->offsets[t] + begin * row_bytes;
+    MEMO_ASSERT(begin >= 0 && end <= c->most_rows && step < s->most_steps); /* 2 */
+    if (!memoi_checked_view(s, rows, row_bytes, end - begin)) return end;
     for (int64_t i = 0; begin < end; begin++, i++) {
         const memo_row_content* row = &c->found[i];
         const uint64_t hash = row->n_poisoned < row_bytes ? row->digest : 0;
@@ -231,13 +236,13 @@ MEMOI int64_t memoi_inspector_first(memo_session* s, int32_t step, int32_t t, in
 }
 
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
-MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
-                                        const char* why) {
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
-    if (!why && !memoi_inspector_hashes(s, step, t)[row])
+MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
+                                      const char* why) {
+    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
+    if (!why && !memoi_checked_hashes(s, step, t)[row])
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
               "lack it another kind, or compute on compute_stream";
-    else if (!why && s->checker.found[0].n_poisoned == row_bytes)
+    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
         why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
               "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
@@ -251,37 +256,37 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
 }
 
 /* No row of n has been written. */
-MEMOI int memoi_inspector_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
-    const uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+MEMOI int memoi_checked_is_unwritten(const memo_session* s, int32_t step, int32_t t, int64_t n) {
+    const uint64_t* hashes = memoi_checked_hashes(s, step, t);
     int64_t row = 0;
     while (row < n && !hashes[row]) row++;
-    return n > 0 && row == n && memoi_inspector_row_bytes(s, step, t) > 0;
+    return n > 0 && row == n && memoi_checked_row_bytes(s, step, t) > 0;
 }
 
 /* Is all of a slot poison behind the n_rows rows of a tensor? */
-MEMOI int memoi_inspector_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
-    const memoi_inspector* c = &s->checker;
+MEMOI int memoi_checked_ends(memo_session* s, int32_t step, int32_t t, int64_t* n_rows) {
+    const memoi_checked* c = &s->checked;
     int64_t behind, n_bytes;
     *n_rows = memob_tensor_is_routed(s->steps, t) ? memoi_session_tensor_rows(s, step, t)
                                                   : memoi_session_most_rows(s, t, s->steps->n_rows);
     behind = c->offsets[t] + *n_rows * s->steps->tensors[t].row_bytes;
     n_bytes = c->offsets[t + 1] - behind;
-    return memoi_inspector_sweep(s, memoi_inspector_slot(s, step) + behind, n_bytes) == n_bytes;
+    return memoi_checked_sweep(s, memoi_checked_slot(s, step) + behind, n_bytes) == n_bytes;
 }
 
 /* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
  * that the backward gets must have the same bytes. */
-MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
+MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
     int is_ok = 1;
 
     for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_inspector_ends(s, step, t, &n_rows)) {
+        if (memoi_checked_ends(s, step, t, &n_rows)) {
             is_ok = !s->error.status;
             continue;
         }
@@ -302,11 +307,11 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
+        const int64_t row = memoi_checked_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
         if (row == n && is_forward && !s->batch.is_forward_only &&
-            memoi_inspector_is_unwritten(s, step, t, n)) {
+            memoi_checked_is_unwritten(s, step, t, n)) {
             MEMOI_SESSION_FAIL(
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
@@ -328,7 +333,7 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
+            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
     return is_ok;
 }
@@ -336,43 +341,43 @@ MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
  * backward the slot gets what the engine has; all other rows are poison until they are
  * recomputed. */
-MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
+    const memoi_checked* c = &s->checked;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes);
+    int64_t i = memoi_checked_sweep(s, memoi_checked_slot(s, step), c->slot_bytes);
     int32_t t = 0;
     if (s->error.status) return;
     if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
         (void)memoi_session_is_ok(
-            s, memoi_inspector_blame(
+            s, memoi_checked_blame(
                    s, closed, t, i,
                    "its bytes changed after the layer had ended; a kernel of "
                    "another layer, or on another stream, writes there; " MEMOI_HANDS_ON));
     } else if (is_backward) {
-        (void)memoi_inspector_exchange(s, step, 1);
+        (void)memoi_checked_exchange(s, step, 1);
     }
 }
 
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
-MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
+MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
-    if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
-        memoi_inspector_fill(s, memoi_inspector_slot(s, step), s->checker.slot_bytes);
+    if ((!leaves || memoi_checked_exchange(s, step, 0)) && memoi_checked_look(s, step, pass))
+        memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
 }
 
 /* Which tensor's call recomputes u?  -1: none; LAYER tensors do not lie in the slot. */
-MEMOI int32_t memoi_inspector_caller(const memo_session* s, int32_t step, int32_t u) {
+MEMOI int32_t memoi_checked_caller(const memo_session* s, int32_t step, int32_t u) {
     const int32_t t = memob_item_leader(s->steps->tensors, u);
     return memob_swap_is_layer(s->steps, u) || !memoi_session_recomputes(s, step, t) ? -1 : t;
 }
 
 /* Copies a slot to the third, or back. */
-MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
-    const memoi_inspector* c = &s->checker;
-    char *slot = memoi_inspector_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
+MEMOI int memoi_checked_save(memo_session* s, int32_t step, int is_back) {
+    const memoi_checked* c = &s->checked;
+    char *slot = memoi_checked_slot(s, step), *saved = c->slots + 2 * c->slot_bytes;
     memo_status status =
         memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, is_back ? slot : saved,
                   is_back ? saved : slot, c->slot_bytes, &s->call_error);
@@ -384,24 +389,24 @@ MEMOI int memoi_inspector_save(memo_session* s, int32_t step, int is_back) {
  * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
  * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
  * tiles write behind a shorter run. */
-MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
+MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
-    const memoi_inspector* c = &s->checker;
+    const memoi_checked* c = &s->checked;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
-    char* slot = memoi_inspector_slot(s, step);
+    char* slot = memoi_checked_slot(s, step);
     int keeps = 1;
 
     /* Before, these and later tensors are poison, so no run finds bytes that it must not read.  The
      * last run is first, so no run finds the rows before its own. */
-    if (!memoi_inspector_save(s, step, 0)) return 0;
+    if (!memoi_checked_save(s, step, 0)) return 0;
     for (int32_t u = 0; u < s->desc.n_tensors; u++)
-        if (memoi_inspector_caller(s, step, u) >= t)
-            memoi_inspector_fill(s, slot + c->offsets[u],
-                                 memoi_session_tensor_rows(s, step, u) *
-                                     memoi_inspector_row_bytes(s, step, u));
+        if (memoi_checked_caller(s, step, u) >= t)
+            memoi_checked_fill(s, slot + c->offsets[u],
+                               memoi_session_tensor_rows(s, step, u) *
+                                   memoi_checked_row_bytes(s, step, u));
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
@@ -414,26 +419,24 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        if (memoi_inspector_caller(s, step, u) == t)
-            row = memoi_inspector_first(s, step, u, begin, end, 0);
+        if (memoi_checked_caller(s, step, u) == t)
+            row = memoi_checked_first(s, step, u, begin, end, 0);
         keeps = row == end;
-        if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
+        if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
-        keeps =
-            memoi_inspector_caller(s, step, u) != t || memoi_inspector_ends(s, step, u, &n_rows);
+        keeps = memoi_checked_caller(s, step, u) != t || memoi_checked_ends(s, step, u, &n_rows);
         if (!keeps)
-            (void)memoi_inspector_blame(
-                s, step, u, n_rows,
-                "recompute writes behind the rows that it is given; compute "
-                "only these, or set tile_rows to what a kernel computes");
+            (void)memoi_checked_blame(s, step, u, n_rows,
+                                      "recompute writes behind the rows that it is given; compute "
+                                      "only these, or set tile_rows to what a kernel computes");
     }
-    return memoi_inspector_save(s, step, 1) && keeps;
+    return memoi_checked_save(s, step, 1) && keeps;
 }
 
 /* Does recompute give each tensor of each kind its bits?  Also the least tile_rows that does. */
-MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
+MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
@@ -441,7 +444,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
-        while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
+        while (!(keeps = memoi_checked_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
 
@@ -453,7 +456,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
-        if (memoi_inspector_keeps_bits(s, step, t, given) || s->error.status) continue;
+        if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
@@ -467,27 +470,27 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
-MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
-    memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
+    memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_inspector_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
+    if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
         s->desc.backward_recomputes || step % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
-    memoi_inspector_test_tiles(s, step);
+    memoi_checked_test_tiles(s, step);
     s->is_recomputing = 0;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
-MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
-    const memoi_inspector* c = &s->checker;
+MEMOI void memoi_checked_verify(memo_session* s, int64_t begin, int64_t end) {
+    const memoi_checked* c = &s->checked;
     if (!c->slots) return;
-    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin)) < end) {
-        const memoi_inspected_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
+    while ((begin += memoi_checked_sweep(s, c->memory + begin, end - begin)) < end) {
+        const memoi_checked_buffer *b = NULL, *moved = NULL; /* the last in this half; in any */
         int64_t in = 0;
         for (int64_t i = 0; i < c->n_buffers; i++) {
-            const memoi_inspected_buffer* of = &c->buffers[i];
+            const memoi_checked_buffer* of = &c->buffers[i];
             if ((begin - of->at + c->memory_bytes) % (c->memory_bytes / 2) >= 2 * of->n_bytes)
                 continue;
             moved = of;
@@ -514,13 +517,13 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
 }
 
 /* Where a buffer lies that the arena has at an address. */
-MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_bytes,
-                                    const char* name) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_bytes,
+                                  const char* name) {
+    memoi_checked* c = &s->checked;
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
     int is_behind = c->is_moved;
-    memoi_inspected_buffer* b;
+    memoi_checked_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
     b = &c->buffers[c->n_buffers];
     b->address = address;
@@ -535,20 +538,20 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
         break;
     }
     if (is_behind) b->at += half;
-    memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
+    memoi_checked_verify(s, b->at, b->at + 2 * n_bytes);
     c->n_buffers++;
     return c->memory + b->at;
 }
 
 /* The arena's address of a buffer that ends. */
-MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
-    memoi_inspector* c = &s->checker;
+MEMOI void* memoi_checked_release(memo_session* s, void* address) {
+    memoi_checked* c = &s->checked;
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
-        memoi_inspected_buffer* b = &c->buffers[i];
+        memoi_checked_buffer* b = &c->buffers[i];
         void* own = b->address;
         if (!own || c->memory + b->at != (char*)address) continue;
-        memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
-        memoi_inspector_fill(s, (char*)address, 2 * b->n_bytes);
+        memoi_checked_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
+        memoi_checked_fill(s, (char*)address, 2 * b->n_bytes);
         b->address = NULL;
         return own;
     }

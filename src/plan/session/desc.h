@@ -5,7 +5,54 @@
 #include "plan/rows/words.h"
 #include "plan/rows/limits.h"
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for. */
+ * Knows: the fields of a desc.  Knows nothing of what they are for.
+ *
+ * 1. A line of a plan has room for its values.
+ * 2. What ends in a place has begun there. */
+
+/* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
+#define MEMOI_NUMBER(type, field, least, most)                                                     \
+    MEMOB_VALUE(#field, MEMOB_VALUE_##type, memo_session_desc, field, least, most)
+static const memob_value memoi_session_numbers[] = {
+    MEMOI_NUMBER(INT64, device_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_UPDATE_HOST),
+    MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
+    MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, n_shapes, 0, MEMO_SHAPES_MAX),
+    MEMOI_NUMBER(INT32, micro_batches, 0, MEMO_MICRO_BATCHES_MAX),
+    MEMOI_NUMBER(INT32, n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX),
+    MEMOI_NUMBER(INT32, n_order, 0, MEMO_TURNS_MAX),
+    MEMOI_NUMBER(INT32, n_buffers, 0, MEMO_SESSION_BUFFERS_MAX),
+    MEMOI_NUMBER(INT32, n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX),
+    MEMOI_NUMBER(INT32, n_states, 0, MEMO_STATES_MAX),
+    MEMOI_NUMBER(INT32, update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS),
+    MEMOI_NUMBER(INT64, slice_rows, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, tile_rows, INT64_MIN, INT64_MAX), /* checked with the rows */
+    MEMOI_NUMBER(INT64, routed_rows_layer, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT64, routed_rows_all, 0, MEMOB_BYTES_MAX),
+    MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
+    MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
+enum {
+    MEMOI_N_OWN = 6,
+    MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
+};
+
+/* Tables of a desc with their lengths. */
+#define MEMOI_SESSION_TABLES(DO)                                                                   \
+    DO(tensors, n_tensors, memo_item)                                                              \
+    DO(order, n_order, memo_turn)                                                                  \
+    DO(shapes, n_shapes, memo_shape)                                                               \
+    DO(buffers, n_buffers, memo_session_buffer)                                                    \
+    DO(alternatives, n_alternatives, memo_session_alternative)                                     \
+    DO(states, n_states, memo_state)                                                               \
+    DO(outputs, n_outputs, memo_session_output)
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
@@ -105,9 +152,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     int32_t n_chunks;
     memo_status status = MEMO_STATUS_OK;
     if (!desc->n_order) return status;
-    if (!desc->order)
-        field = "NULL; list the turns, or set n_order to 0";
-    else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
         field = "does not work with slices; set slice_rows to n_rows";
     else if (desc->n_states)
         field = "does not work with states; keep them in memory of the trainer, with n_states 0";
@@ -265,90 +310,86 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
     return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
-                                           memo_error* error) {
+MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const memob_bounds numbers[] = {
-        {"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
-        {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
-        {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
-        {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
-        {"micro_batches", desc->micro_batches, 0, MEMO_MICRO_BATCHES_MAX},
-        {"n_group", desc->n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX},
-        {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
-        {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
-        {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
-        {"n_outputs", desc->n_outputs, 0, INT32_MAX},
-        {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
-        {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
-        {"update_may", desc->update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS},
-        {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
-        {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
-        {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
-        {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
-        {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-        {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-        {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
-    const struct {
-        const char* fault;
-        int32_t n;
-        const void* entries;
-    } tables[] = {{"shapes: NULL; set them, or n_shapes to 0", desc->n_shapes, desc->shapes},
-                  {"buffers: NULL; set them, or n_buffers to 0", desc->n_buffers, desc->buffers},
-                  {"alternatives: NULL; set them, or n_alternatives to 0", desc->n_alternatives,
-                   desc->alternatives},
-                  {"outputs: NULL; set them, or n_outputs to 0", desc->n_outputs, desc->outputs}};
-    const char* field = NULL;
-    char shape[40];
-
-    /* Numbers. */
-    memo_status status = MEMOB_CHECK_FIELDS(name, numbers, error);
-    if (status) return status;
-    if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
-        return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
-         (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers))
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
+        const memob_value* v = &memoi_session_numbers[k];
+        const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
+        status = memob_check_integer(name, v->what, number, v->least, v->most, error);
+    }
+    if (!status && desc->has_alpha)
+        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status)
+        status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
+    if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
+    if ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
+        (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers)
         return MEMOB_INVALID(
             error,
             "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
             "too many slices; a larger multiple of tile_rows would work",
             (long long)desc->slice_rows, (long long)desc->tile_rows);
+    return MEMO_STATUS_OK;
+}
 
-    /* Pointers. */
-    if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
-    if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
-        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
-        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
-                "state, see Slices, or set slice_rows to 0";
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    for (int32_t k = 0; k < 4; k++)
-        if (tables[k].n && !tables[k].entries) field = tables[k].fault;
-    for (int32_t t = 0; t < desc->n_outputs && !field; t++)
+MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo_error* error) {
+    const char* missing = NULL;
+    char shape[40];
+#define MEMOI_FIND_TABLE(field, n, type)                                                           \
+    if (desc->n && !desc->field) missing = #field;
+    MEMOI_SESSION_TABLES(MEMOI_FIND_TABLE)
+    if (missing)
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL; set the table, or its length to 0",
+                             missing);
+    for (int32_t t = 0; t < desc->n_outputs; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
                                  (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
-    if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
-    if (!desc->step && desc->forward && !desc->backward && computes)
-        field = "backward: NULL; set it, or `step`";
-    if (!desc->step && !desc->weights && computes && desc->order && memoi_session_is_split(desc))
-        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
-    if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    for (int32_t t = 0; t < desc->n_shapes; t++) {
+        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
+        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    return MEMO_STATUS_OK;
+}
 
-    /* Names go into files, so a name must be a single word; names match profiles. */
+/* Functions and memory of the caller. */
+MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
+                                               memo_error* error) {
+    const int has_no_step = computes && !desc->step;
+    const char* field = NULL;
+    if (desc->device_memory && !desc->device_bytes)
+        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
+    else if (desc->host_memory && !desc->host_bytes)
+        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
+    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "device_memory: not a multiple of 512 bytes";
+    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
+        field = "host_memory: not a multiple of 512 bytes";
+    else if (has_no_step && !desc->forward)
+        field = "forward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->backward)
+        field = "backward: NULL; set it, or `step`";
+    else if (has_no_step && !desc->weights && memoi_session_is_split(desc))
+        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
+    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
+        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+/* Names go into files, so a name must be a single word; names match profiles. */
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
+                                              memo_error* error) {
+    const char* field = NULL;
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        field = "slice_rows: set, but no tensor is a MEMO_EDGE; slices need one for the hidden "
+                "state, see Slices, or set slice_rows to 0";
+
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
@@ -357,28 +398,59 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                  "characters without blanks are valid",
                                  (int)t, word ? word : "NULL");
         for (int32_t other = 0; other < t; other++)
-            if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
+            if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
                     error,
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
-                    (int)t, desc->tensors[t].name, (int)other);
+                    (int)t, word, (int)other);
         if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
             field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-    for (int32_t t = 0; t < desc->n_shapes; t++) {
-        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
-        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    status = memoi_session_check_order(desc, error);
+    return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
+                                           memo_error* error) {
+    memo_status status = memoi_session_check_numbers(desc, error);
+    if (!status) status = memoi_session_check_tables(desc, error);
+    if (!status) status = memoi_session_check_pointers(desc, computes, error);
+    if (!status) status = memoi_session_check_tensors(desc, computes, error);
+    if (!status) status = memoi_session_check_order(desc, error);
     if (!status) status = memoi_session_check_group(desc, error);
     if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
+}
+
+/* A copy of n bytes that lives as long as the session; NULL stays NULL. */
+MEMOI void* memoi_session_take_copy(memo_session* s, const void* bytes, size_t n) {
+    void* copy = bytes ? memob_arrays_add(&s->kept, (int64_t)n + 1, 1) : NULL;
+    if (copy) memcpy(copy, bytes, n);
+    return copy;
+}
+MEMOI const char* memoi_session_take_text(memo_session* s, const char* text) {
+    return (const char*)memoi_session_take_copy(s, text, text ? strlen(text) + 1 : 0);
+}
+
+/* Copies what a desc points to, because the caller's may end before the session does. */
+MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error* error) {
+    memo_session_desc* own = &s->desc;
+    memo_item* tensors;
+#define MEMOI_COPY_TABLE(field, n, type)                                                           \
+    own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
+    MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
+    MEMOI_COPY_TABLE(tensor_kinds, n_tensors, uint32_t)
+    tensors = (memo_item*)(uintptr_t)own->tensors;
+    for (int32_t t = 0; t < own->n_tensors && tensors; t++)
+        tensors[t].name = memoi_session_take_text(s, tensors[t].name);
+    if (opens) { /* a plan has the caller's text, and lives longer than the session that makes it */
+        own->spill_directory = memoi_session_take_text(s, own->spill_directory);
+        own->profile_path = memoi_session_take_text(s, own->profile_path);
+    }
+    return s->kept.failed ? memob_no_memory(error, "the desc of a session") : MEMO_STATUS_OK;
 }
 
 void memo_step_plan_destroy(memo_step_plan* plan) {
@@ -407,6 +479,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass
         const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
         if (of < k) {
             places[k] = places[of];
+            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
             if (turn->pass == end) busy[places[k]] = 0;
         }
         if (of != k) continue;
@@ -551,6 +624,7 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
+    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
     line->record.values = line->values;
     line->values[k] = value;
     line->cells[at] = cell;

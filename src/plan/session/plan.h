@@ -229,11 +229,11 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
-        sum_s += s->alternatives[plan->alternatives[i] - 1].s_per_row *
+        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
     return sum_s;
@@ -381,7 +381,8 @@ MEMOI int memoi_session_lower(memo_session* s) {
     int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
     memset(next, 0, sizeof next);
     for (i = s->desc.n_alternatives; i > 0; i--)
-        if (i > chosen[s->alternatives[i - 1].buffer]) next[s->alternatives[i - 1].buffer] = i;
+        if (i > chosen[s->desc.alternatives[i - 1].buffer])
+            next[s->desc.alternatives[i - 1].buffer] = i;
     for (i = 0; i < s->desc.n_buffers; i++)
         if (next[i])
             most_bytes =
@@ -455,8 +456,8 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
             for (int32_t k = 0; k <= i && !status; k++) {
                 const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
                 const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->alternatives[to_k - 1].buffer : k;
+                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
+                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;

@@ -47,16 +47,16 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
                            "known; call memo_session_set_routed first",
                            (int)layer, of->name);
-    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (s->checked.slots && memoi_checked_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_checked_slot(s, step) + s->checked.offsets[tensor];
     if (place->row_bytes && s->part->base) return s->part->base + place->offset;
-    if (!is_needed || !s->checker.slots) return NULL;
+    if (!is_needed || !s->checked.slots) return NULL;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
-    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+    return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -94,15 +94,15 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 
 /* Bytes of a buffer of so many rows, as the current plan chooses. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
-    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
+    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
+    const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
     if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
@@ -129,7 +129,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
     const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
     int64_t offset = 0;
     for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_kept = memoi_session_is_kept(b);
         const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
         const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -170,7 +170,7 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
  * a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
     const int32_t place = placing == MEMOI_PLACE_WEIGHTS
                               ? memoi_session_own(s)->weight_places[s->next_turn]
                               : s->first_step / s->n_turn_steps;
@@ -191,14 +191,14 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
-    b = s->buffers + buffer;
+    b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
         address = memob_at(address,
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
@@ -221,13 +221,13 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
             ? "that layer"
             : memoi_session_when(text[2], b->last, last_layer),
         b->kinds ? ", in some kinds of layers" : "");
-    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
+    return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
 /* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->timing.arrays, int64_t, MEMOI_SETUP_MAX);
+    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
     if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
     if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
 }
@@ -256,7 +256,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
-    return memoi_inspector_request(s, address, size_bytes, name);
+    return memoi_checked_request(s, address, size_bytes, name);
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
@@ -266,7 +266,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
-    address = memoi_inspector_release(s, address);
+    address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
@@ -277,7 +277,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_kept = memoi_session_is_kept(b);
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
@@ -295,7 +295,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -406,7 +406,7 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* be
 /* A checked session that times nothing moves its layers once, so that it sees addresses that were
  * kept from the first training step. */
 MEMOI void memoi_session_move(memo_session* s) {
-    memoi_inspector* c = &s->checker;
+    memoi_checked* c = &s->checked;
     if (!c->slots || c->is_moved || !c->n_trained || s->next_turn || s->timing.plan) return;
     c->is_moved = 1;
     if (s->desc.planned) s->desc.planned(s->desc.user, s, s->parts[0].plan);
@@ -470,7 +470,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
     /* What the turn before has left in the arena ends. */
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
+        const memo_session_buffer* b = &s->desc.buffers[i];
         const int placing = memoi_session_placing(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
         if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
@@ -482,15 +482,15 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    memoi_inspector_fill(s, s->checker.slots, 2 * s->checker.slot_bytes);
+    memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
         if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
-        s->checker.n_buffers = 0;
-        if (!status) memoi_inspector_fill(s, s->checker.memory, s->checker.memory_bytes);
+        s->checked.n_buffers = 0;
+        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -528,11 +528,11 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
     if (s->is_running) memoi_session_turn_first(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -666,10 +666,10 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
 
     /* What runs before the layer. */
-    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
+    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
-        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
+        if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -681,7 +681,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
@@ -838,15 +838,14 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    memob_arrays_free(&s->timing.arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
-    memob_arrays_free(&s->states_arrays);
+    memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);

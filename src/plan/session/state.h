@@ -1,7 +1,10 @@
 #pragma once
 #include "plan/rows/limits.h"
 /* --- >>session state ---
- * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
+ * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
+ *
+ * 1. A span is of a step and of a kind of span that there are.
+ * 2. A micro-batch is timed only while there is room for its spans. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -101,6 +104,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
         return NULL;
+    MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
@@ -132,6 +136,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
+    MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
     span_s += s->repetition;
     if (s->desc.computes_on_host) {
         *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);

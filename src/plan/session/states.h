@@ -19,18 +19,18 @@ MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, 
     return status ? status : memo_stream_synchronize(s->device, stream, error);
 }
 
-/* 0: the session has failed; also of the inspector's other functions. */
-MEMOI int memoi_inspector_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
-                               int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checker.stream, on_device, on_host,
+/* 0: the session has failed; so say the other functions of a checked session. */
+MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+                             int is_back) {
+    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
                                                      n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
-    const memoi_inspector* c = &s->checker;
+MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    const memoi_checked* c = &s->checked;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->states_table[i].size_bytes;
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
@@ -38,7 +38,7 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
+        if (!on_host && !memoi_checked_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
         hash = 31 * hash + memob_digest(image, n);
     }
@@ -46,9 +46,9 @@ MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "weights", "update"};
-    memoi_inspector* c = &s->checker;
+    memoi_checked* c = &s->checked;
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
     const int on_host = pass == MEMOB_UPDATE && s->states->updates;
@@ -61,7 +61,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (!c->slots) return;
 
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written =
             gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
         /* What an update makes anew does not show whether it ran: its place had any bytes. */
@@ -71,7 +71,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
             (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
             (gradient && is_fresh && pass == MEMOB_FORWARD))
             continue;
-        hash = memoi_inspector_hash_state(s, layer, i, on_host);
+        hash = memoi_checked_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
         blamed = i;
         if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
@@ -104,7 +104,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, int32_t pass, int32_t layer, i
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
                            names[pass], why);
 }
 
@@ -135,7 +135,7 @@ MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
+    memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
@@ -147,17 +147,17 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
-        memoi_inspector_visit(s, pass, layer, 1);
+        memoi_checked_visit(s, pass, layer, 1);
     if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
-        memoi_inspector_visit(s, pass, layer - 1, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, pass, layer - 1, 1);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
 
     /* The update. */
     if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
         (void)memoi_session_is_ok(
             s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
     if (updates && !is_end) {
-        memoi_inspector_visit(s, MEMOB_UPDATE, layer, 0);
+        memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
         s->is_deferred = 1;
     }
     if (updates && !on_host) memoi_session_update_layer(s, layer);
@@ -171,8 +171,8 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
     if (s->error.status) return;
     (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
                                      s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_checked_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -183,7 +183,7 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
 
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
-    s->checker.n_updated = s->checker.n_missed = 0;
+    s->checked.n_updated = s->checked.n_missed = 0;
     s->is_deferred = s->states->is_pending;
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
@@ -204,7 +204,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
         if (s->error.status) return;
         s->is_fused = 0;
-        s->checker.n_updated = s->checker.n_missed = 0;
+        s->checked.n_updated = s->checked.n_missed = 0;
         (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
                                                             is_forward_only, &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
@@ -223,8 +223,8 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
     if (status && s->error.status)
         snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
     (void)memoi_session_is_ok(s, status);
-    if (s->checker.states)
-        memset(s->checker.states, 0,
+    if (s->checked.states)
+        memset(s->checked.states, 0,
                (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
 }
 
@@ -325,14 +325,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!reads && s->states_table[state].uses & MEMO_STATE_GRADIENT)
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT)
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
     status = memo_session_flush(s, error); /* which knows what it leaves */
-    if (!reads && s->checker.states)
-        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    if (!reads && s->checked.states)
+        s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status
                   : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                           n_bytes, error);

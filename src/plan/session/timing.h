@@ -12,47 +12,6 @@
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* A copy of a table that lives as long as the session; NULL stays NULL. */
-MEMOI const void* memoi_timing_copy(memo_session* s, const void* table, int64_t n, size_t size) {
-    void* copy = table ? memob_arrays_add(&s->timing.arrays, memob_max(n, 1), size) : NULL;
-    if (copy) memcpy(copy, table, (size_t)n * size);
-    return copy;
-}
-
-MEMOI const char* memoi_timing_copy_text(memo_session* s, const char* text) {
-    return (const char*)memoi_timing_copy(s, text, text ? (int64_t)strlen(text) + 1 : 0, 1);
-}
-
-/* The caller's desc with all that it points to, for plans that come later. */
-MEMOI memo_status memoi_timing_take_desc(memo_session* s, const memo_session_desc* desc,
-                                         memo_error* error) {
-    memo_session_desc* own = &s->timing.desc;
-    memo_item* tensors;
-    *own = *desc;
-    tensors = (memo_item*)memob_arrays_add(&s->timing.arrays, own->n_tensors, sizeof *tensors);
-    for (int32_t t = 0; t < own->n_tensors && tensors; t++) {
-        tensors[t] = desc->tensors[t];
-        tensors[t].name = memoi_timing_copy_text(s, desc->tensors[t].name);
-    }
-    own->tensors = tensors;
-
-    own->layer_kinds = s->desc.layer_kinds; /* a copy */
-#define MEMOI_TIMING_COPY(field, type, n)                                                          \
-    own->field = (const type*)memoi_timing_copy(s, own->field, n, sizeof(type))
-    MEMOI_TIMING_COPY(tensor_kinds, uint32_t, own->n_tensors);
-    MEMOI_TIMING_COPY(order, memo_turn, own->n_order);
-    MEMOI_TIMING_COPY(shapes, memo_shape, own->n_shapes);
-    MEMOI_TIMING_COPY(buffers, memo_session_buffer, own->n_buffers);
-    MEMOI_TIMING_COPY(alternatives, memo_session_alternative, own->n_alternatives);
-    MEMOI_TIMING_COPY(states, memo_state, own->n_states);
-    own->spill_directory = memoi_timing_copy_text(s, own->spill_directory);
-    own->profile_path = memoi_timing_copy_text(s, own->profile_path);
-#undef MEMOI_TIMING_COPY
-    s->desc.spill_directory = own->spill_directory;
-    return s->timing.arrays.failed ? memob_no_memory(error, "the desc of a session")
-                                   : MEMO_STATUS_OK;
-}
-
 /* The file of a shape's profile; "": none. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
     const char* given = desc->profile_path ? desc->profile_path : "";
@@ -94,7 +53,7 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, n);
+    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
     memo_status status = MEMO_STATUS_OK;
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
@@ -247,7 +206,7 @@ MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_
         const memob_states_layer* of = &resident->layers[layer];
         const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
         for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->states_table[i].size_bytes;
+            const int64_t size_bytes = s->desc.states[i].size_bytes;
             if (!(which >> i & 1)) continue;
             if (bytes)
                 status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
@@ -270,7 +229,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
         for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->states_table[i].size_bytes : 0;
+            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
             const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
             for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
@@ -286,7 +245,7 @@ MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_inspector_destroy(s);
+    memoi_checked_destroy(s);
     memoi_session_stop(s);
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
@@ -300,7 +259,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
-    if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
 
@@ -315,6 +274,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (!status && states) status = memob_states_synchronize(states, error);
@@ -472,7 +432,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     memob_arrays_free(&s->arrays);
     s->layers_s = NULL;
     s->batch = batch;
-    s->checker.is_moved = 1;
+    s->checked.is_moved = 1;
     if (s->desc.planned && !t->is_lost) s->desc.planned(s->desc.user, s, s->own_plan);
 }
 
@@ -508,13 +468,11 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     if (!status && n_timed) {
         s->timing.plan = memoi_timing_plan;
         s->timing.due = n_timed;
-        status = memoi_timing_take_desc(s, desc, error);
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_prepare(s, error);
+        status = memoi_timing_prepare(s, error);
     }
     if (!status) {
         status = memoi_session_start(s, error);
-        if (!status && s->desc.is_checked) status = memoi_inspector_create(s, error);
+        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
 
@@ -602,7 +560,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     /* What a file says is known at once. */
     if (!status && has_files) {
         memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->timing.arrays, memo_profile, s->desc.n_shapes);
+        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
         s->timing.is_known = s->timing.profiles != NULL;
         for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
             s->timing.profiles[k] = profiles[k];
