@@ -12044,7 +12044,8 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     if (!status) status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
-        status = memoi_verified_run_once(v, s, error);
+        if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */
+        if (!status) status = memoi_verified_run_once(v, s, error);
     }
     memo_session_destroy(s);
     return status;
