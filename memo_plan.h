@@ -23,26 +23,24 @@
  *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
  *     #include "memo_plan.h"                  // cc -std=c99 train.c -lpthread -lm
  *
- *     enum { L = 8, T = 512, C = 32, INP = 0, OUT = 1 };
+ *     enum { L = 8, T = 512, C = 32 };
  *     static const memo_item tensors[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
  *                                         MEMO_ITEM("out", 4 * C, MEMO_ROWS)};
  *     static float x[T * C], dx[T * C];       // between layers
- *     static float* at(memo_session* s, int32_t layer, int32_t tensor) {
- *         return (float*)memo_session_get_address(s, layer, tensor);
- *     }
  *     static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
  *                           int64_t begin, int64_t end) {
- *         for (int64_t i = begin * C; i < end * C && tensor == OUT; i++)
- *             at(s, layer, OUT)[i] = tanhf(at(s, layer, INP)[i]);
+ *         const float* inp = (const float*)memo_session_get_address(s, layer, tensor - 1);
+ *         float* out = (float*)memo_session_get_address(s, layer, tensor);
+ *         for (int64_t i = begin * C; i < end * C; i++) out[i] = tanhf(inp[i]);
  *         (void)user;
  *     }
  *     static void forward(void* user, memo_session* s, int32_t layer) {
- *         memcpy(at(s, layer, INP), x, sizeof x);
- *         recompute(user, s, layer, OUT, 0, T);
- *         memcpy(x, at(s, layer, OUT), sizeof x);
+ *         memcpy(memo_session_get_address(s, layer, 0), x, sizeof x);
+ *         recompute(user, s, layer, 1, 0, T);
+ *         memcpy(x, memo_session_get_address(s, layer, 1), sizeof x);
  *     }
  *     static void backward(void* user, memo_session* s, int32_t layer) {
- *         const float* out = at(s, layer, OUT);
+ *         const float* out = (const float*)memo_session_get_address(s, layer, 1);
  *         for (int i = 0; i < T * C; i++) dx[i] *= 1 - out[i] * out[i];
  *         (void)user;
  *     }

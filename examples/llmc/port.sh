@@ -4,8 +4,8 @@
 #   sh examples/llmc/port.sh FOLDER [cuda|bf16]    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
 #
 # The patches are the ports (lines of llm.c in them: MIT license, Copyright (c) 2024 Andrej Karpathy).  Original and port
-# train from the same random weights of a small model; the port keeps everything, then works in two budgets, and once as a
-# checked session.  Run it in memo's root; needs git, python3 and a C compiler.
+# train from the same random weights of a small model; the port keeps everything, works in two budgets and in the least, and once
+# as a checked session.  Run it in memo's root; needs git, python3 and a C compiler.
 #
 #   train_gpt2.patch        the trainer for CPUs, without OpenMP: 41 steps
 #   train_gpt2_fp32.patch   cuda: the trainer in CUDA.  nvcc compiles and links it, and its test, for sm_90.  They have not
@@ -142,5 +142,10 @@ for file in losses parameters; do
 done
 grep 'activations' original/output
 told() { :; }
-compare losses parameters "losses, samples and parameters" "" $(printf 'MEMO_BYTES=%s ' $budgets) \
+
+# A budget that cannot be met is an error, which names a budget that works.
+! (cd ported && MEMO_BYTES=1000 ./train $options >refused 2>&1) || { echo "MEMO_BYTES=1000 is not refused" >&2; exit 1; }
+echo "MEMO_BYTES=1000 is refused: $(grep -o 'the smallest plan needs.*' ported/refused)"
+least=$(sed -n 's/.*raise device_bytes to \([0-9]*\).*/\1/p' ported/refused)
+compare losses parameters "losses, samples and parameters" "" MEMO_BYTES=$least $(printf 'MEMO_BYTES=%s ' $budgets) \
     "MEMO_BYTES=${budgets%% *} MEMO_CHECK=1"
