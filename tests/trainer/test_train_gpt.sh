@@ -19,8 +19,10 @@ help_lists_every_option() { # test
     expect_out "block NUMBER DEGREE"
     [ -s err ] && fail "help writes to standard error"
     mv out help
-    works -h
-    expect_same help out
+    for more in -h '--help me' '--help --steps' '--steps 3 --help --layers none'; do
+        works $more
+        expect_same help out
+    done
 }
 
 unknown_options_are_refused() { # test
@@ -863,6 +865,13 @@ timed_steps_train() { # test
         expect_same stored.log timed.log
         expect_same stored.save timed.save
     done
+    # Three steps are timed, and the fourth plans.
+    works $tiny --steps 3 --device-memory 600KiB
+    expect_out '^timed     all 3 steps, under policy .*; a run of 4 or more then plans by their times$'
+    ! grep -q '^profile ' out || fail 'three steps plan'
+    works $tiny --steps 4 --device-memory 600KiB
+    expect_out '^timed     the first steps, ' '^profile '
+
     # A run that ends before its plan, and one that resumes without times.
     works $tiny --steps 10 --device-memory 600KiB --stop 2 --save cut.save --loss-log cut.log
     [ ! -e cut.save.profile ] || fail 'two steps have a profile'

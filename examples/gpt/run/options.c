@@ -499,7 +499,8 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
 static memo_status train_parse_arguments(int argc, char** argv, train_options* options,
                                          memo_error* error) {
     int next = 0;
-    while (next < argc) {
+    while (next < argc && !options->is_help &&
+           !options->is_version) { /* what follows is not read */
         memo_status status = train_parse_option(argc, argv, &next, options, error);
         if (status) return status;
     }

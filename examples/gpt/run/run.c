@@ -58,7 +58,7 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
 
 /* Times count from the second step on.  A few steps tell the times of long ones, and drifts.  Two
  * are enough, so that a short run trains by its plan, too. */
-static int32_t n_timed_steps(const job* j) {
+int32_t run_timed_steps(const job* j) {
     const gpt_config config = train_config(&j->options);
     const double flops = 6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters(&config);
     const int64_t n_steps = last_step(&j->options) - j->resumed.step;
@@ -70,7 +70,7 @@ static int32_t n_timed_steps(const job* j) {
 /* A session may use what keeping everything takes, if the device has no limit. */
 static void desc_times(const run* r, const job* j, memo_session_desc* desc) {
     const memo_step_plan* keep = j->plans[MEMO_POLICY_KEEP];
-    desc->timed_steps = n_timed_steps(j);
+    desc->timed_steps = run_timed_steps(j);
     if (!desc->device_bytes && keep && (r->flags & RUN_TRAINED))
         desc->device_bytes = keep->device_bytes;
 }
@@ -252,7 +252,7 @@ memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_erro
 }
 
 static memo_status run_time_layers(run* r, job* j, memo_error* error) {
-    const int32_t n = n_timed_steps(j);
+    const int32_t n = run_timed_steps(j);
     memo_profile profile;
     double loss;
     memo_status status = MEMO_STATUS_OK;

@@ -128,5 +128,7 @@ memo_status time_layers(job* j, memo_error* error);
 
 /* Sets job.plan to the plan that the run's session has open.  The reporting rank calls it. */
 void run_take_plan(const run* r, job* j);
+/* How many steps of a run are timed; the next one plans. */
+int32_t run_timed_steps(const job* j);
 
 #endif
