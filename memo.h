@@ -9505,11 +9505,9 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
     return status;
 }
 
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
+/* As memob_swap_placement_make, but for the file, whose bytes the law says. */
+MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
+                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
     memset(placement, 0, sizeof *placement);
@@ -9558,7 +9556,17 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
     memoi_swap_find_turns(placement);
-    if (memob_swap_has_file(placement)) status = memoi_swap_ask_law(desc, placement, error);
+    return MEMO_STATUS_OK;
+}
+
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
+    memo_status status = memob_swap_placement_begin(desc, host_bytes, placement, error);
+    if (!status && memob_swap_has_file(placement))
+        status = memoi_swap_ask_law(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -9795,10 +9803,12 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memob_swap_placement_make(desc, 0, &swap->placement, error);
+    status = memob_swap_placement_begin(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
+    if (!status && memob_swap_has_file(&swap->placement))
+        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes);
     if (!status)
         status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
                                   error);
