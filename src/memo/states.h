@@ -168,12 +168,11 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
     int64_t number;
-    int32_t n_moves = 0;
-    for (int32_t i = 0; i < op->n_parts; i++)
-        n_moves += memoi_states_moves(states, op->kind, parts[i].item);
-    if (sink->engine.status || !n_moves) return;
+    int32_t i = 0;
+    while (i < op->n_parts && !memoi_states_moves(states, op->kind, parts[i].item)) i++;
+    if (sink->engine.status || i == op->n_parts) return;
     number = memoi_sink_begin(sink, k);
-    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++)
+    for (; i < op->n_parts && !sink->engine.status; i++)
         if (memoi_states_moves(states, op->kind, parts[i].item))
             memoi_states_copy(states, op->kind, parts[i].item);
     memoi_sink_end(sink, k, number);

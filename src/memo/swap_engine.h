@@ -200,10 +200,12 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memob_swap_placement_make(desc, 0, &swap->placement, error);
+    status = memob_swap_placement_begin(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
+    if (!status && memob_swap_has_file(&swap->placement))
+        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes);
     if (!status)
         status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
                                   error);

@@ -328,11 +328,9 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
     return status;
 }
 
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
+/* As memob_swap_placement_make, but for the file, whose bytes the law says. */
+MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
+                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
     memset(placement, 0, sizeof *placement);
@@ -381,7 +379,17 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
     memoi_swap_find_turns(placement);
-    if (memob_swap_has_file(placement)) status = memoi_swap_ask_law(desc, placement, error);
+    return MEMO_STATUS_OK;
+}
+
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
+    memo_status status = memob_swap_placement_begin(desc, host_bytes, placement, error);
+    if (!status && memob_swap_has_file(placement))
+        status = memoi_swap_ask_law(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }

@@ -505,9 +505,9 @@ static memories memories_of(trainer* t) {
     d.device_bytes = 0;
     own_step_plan* keep = step_plan_of(&d, NULL);
     d.policy = MEMO_POLICY_MEMO;
-    d.device_bytes = 1;
+    CHECK_OK(memo_session_get_least(&d, &m.least[0], &error));
+    d.device_bytes = m.least[0];
     own_step_plan* least = step_plan_of(&d, NULL);
-    m.least[0] = least->device_bytes;
     m.most[0] = keep->device_bytes + keep->device_bytes / 8;
     m.most[1] = least->host_bytes + least->host_bytes / 2;
     return m;
