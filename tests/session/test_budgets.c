@@ -104,12 +104,13 @@ TEST(any_budget_is_met_or_refused) {
         }
         finish(&m, s);
     }
-    CHECK_CASE(
-        n_created > n_rounds / 4 && n_least > 4 && n_moved > 2 && n_recomputed > 2 && n_spilled &&
-            n_device_refusals > 2 && ((n_host_refusals && n_given) || !memo_test_all()),
-        "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d in given "
-        "memory",
-        n_created, n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals, n_given);
+    CHECK_CASE(n_created > n_rounds / 4 && n_least > 1 && n_moved > 2 && n_recomputed > 2 &&
+                   n_device_refusals > 2 &&
+                   ((n_spilled && n_least > 4 && n_host_refusals && n_given) || !memo_test_all()),
+               "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d in given "
+               "memory",
+               n_created, n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals,
+               n_given);
 }
 
 /* The session calls these instead of a step. */
@@ -378,7 +379,7 @@ TEST(tables_with_a_file_open_or_do_not_fit) {
         memo_session_destroy(s);
         close_device(&m);
     }
-    CHECK_CASE(n_opened > 50 && n_spilled > 30 && n_lacking < 5, "%d, %d, %d", n_opened, n_spilled,
+    CHECK_CASE(n_opened > 40 && n_spilled > 25 && n_lacking < 15, "%d, %d, %d", n_opened, n_spilled,
                n_lacking);
 }
 
