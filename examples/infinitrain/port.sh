@@ -17,6 +17,7 @@ root=$(pwd)
 folder=$root/build/infinitrain
 cxx=${CXX:-c++}
 mkdir -p "$folder/shim"
+rm -rf "$folder/recomputed" # of another clone
 none="without memo"
 . "$root/examples/ports.sh"
 kinds="original ported"
