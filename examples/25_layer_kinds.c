@@ -23,7 +23,7 @@ static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
                                        MEMO_ITEM("gate", 4 * C, MEMO_ROWS)};
 static const uint32_t tensor_kinds[N_ACTS] = {0, 0, 1 << GATED}; /* 0: every kind has it */
 
-static int32_t layer_kinds[L];
+static int32_t layer_kinds[L], has_kinds; /* 0: plain layers have a gate, too, and compute it */
 static float w[L], d_w[L], x[N], d_x[N];
 
 static float* at(memo_session* session, int32_t l, int32_t tensor) {
@@ -41,7 +41,7 @@ static void forward(void* user, memo_session* session, int32_t l) {
     for (int i = 0; i < N && l == 0; i++) x[i] = sinf((float)i);
     memcpy(at(session, l, INP), x, sizeof x);
     recompute(user, session, l, HIDDEN, 0, T);
-    if (is_gated) recompute(user, session, l, GATE, 0, T);
+    if (is_gated || !has_kinds) recompute(user, session, l, GATE, 0, T);
     for (int i = 0; i < N; i++)
         x[i] += at(session, l, HIDDEN)[i] * (is_gated ? at(session, l, GATE)[i] : 1);
 }
@@ -75,13 +75,13 @@ static const memo_profile* times(void) {
 }
 
 /* Plans and trains for a step; device_bytes 0: everything is kept. */
-static memo_status train(const char* name, int has_kinds, int64_t device_bytes, memo_error* error) {
+static memo_status train(const char* name, int64_t device_bytes, memo_error* error) {
     memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.layer_kinds = layer_kinds;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
-    if (has_kinds) desc.tensor_kinds = tensor_kinds; /* else plain layers have a gate, too */
+    if (has_kinds) desc.tensor_kinds = tensor_kinds;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     memo_status status = memo_session_plan(&desc, times(), &plan, error);
     if (!status) status = memo_session_open(&desc, plan, &session, error);
@@ -101,7 +101,8 @@ int main(void) {
     memo_error error;
     for (int l = 0; l < L; l++) w[l] = -0.1f, layer_kinds[l] = l % 3 == 1 ? GATED : PLAIN;
     for (int k = 0; k < 3; k++) {
-        if (train(names[k], k != 1, k ? 800 << 10 : 0, &error))
+        has_kinds = k != 1;
+        if (train(names[k], k ? 800 << 10 : 0, &error))
             return fprintf(stderr, "25_layer_kinds: %s\n", error.message), 1;
         if (k == 0) memcpy(kept, d_w, sizeof kept);
     }

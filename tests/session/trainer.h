@@ -470,7 +470,8 @@ static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
         j.number = t->number;
         for (int32_t i = 0; i < t->desc.n_tensors; i++) j.tensors[i] = plain->rows[layer][i];
         j.tensors[T_X] = plain->rows[0][T_X];
-        for (int32_t i = 0; i < t->desc.n_buffers; i++) j.buffers[i] = plain->buffers[i];
+        for (int32_t i = 0; i < T_N_BUFFERS && t->desc.n_buffers; i++)
+            j.buffers[i] = plain->buffers[i]; /* a test's own follow them */
         t_run_job(&j, NULL);
         if (k < n && j.has_experts) t_run_experts(&j);
     }

@@ -54,6 +54,11 @@ example() { # FILE
         return 1
     }
 
+    # Checked, its sessions find no mistake; one makes some.
+    if grep -q memo_session_run "$1" && [ "$name" != 27_checked_session ]; then
+        (cd "$place" && MEMO_CHECK=1 sh ./run >log 2>&1) || { echo "MEMO_CHECK=1: exit status $?"; cat "$place/log"; return 1; }
+    fi
+
     # Away from the sources it names what it lacks.
     if [ "$name" = 19_gpt ]; then
         (cd "$folder" && "$root/$place/$name" 2>"$root/$place/log")
