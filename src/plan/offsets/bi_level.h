@@ -254,7 +254,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         memoi_bilevel_compose(bilevel);
         for (int64_t i = 0; i < problem->n_items; i++)
             offsets[i] =
-                bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+                bilevel->plan->buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
         memoi_solution_offer(problem, offsets, best);
     }
     MEMO_FREE(offsets);

@@ -28,7 +28,8 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round, has_ejections, has_exact;
+    int32_t round;
+    memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
@@ -96,14 +97,15 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     memo_status status = memoi_pack_round(loop, n_nodes, error);
     if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
 
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
-        !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
+        loop->ejections_made == MEMOI_MADE &&
+        !(loop->exact_made == MEMOI_MADE && (memoi_problem_is_plain(problem) || problem->is_cover)))
         memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0
+                              loop->exact_made == MEMOI_MADE
                                   ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
                                   : n_nodes,
                               loop->effort, loop->best);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
+    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->exact_made == MEMOI_MADE &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
@@ -111,19 +113,18 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     return status;
 }
 
-/* The engines beside AUTO, once: greedy ends with ejections, the mixed-integer program alone. */
+/* The engines beside AUTO, once: GREEDY ends with ejections if the problem is not easy. */
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
+    const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
+    memo_status status = memoi_pack_greedy(loop, error);
+    if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop) &&
+        loop->ejections_made == MEMOI_MADE)
+        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                              loop->effort, loop->best);
+    memoi_loop_credit(loop, "greedy");
+    if (is_mip && !status && memoi_loop_goes_on(loop))
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
-        memoi_loop_credit(loop, "mip");
-    } else if (!memoi_problem_is_easy(loop->problem)) {
-        status = memoi_pack_greedy(loop, error);
-        if (!status && memoi_loop_goes_on(loop) && loop->has_ejections > 0)
-            memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                                  loop->effort, loop->best);
-        memoi_loop_credit(loop, "greedy");
-    }
+    memoi_loop_credit(loop, "mip");
     return status;
 }
 
@@ -139,7 +140,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->before = *loop->best;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
-    loop->has_ejections = loop->has_exact = -1;
+    loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
     memset(&loop->ejections, 0, sizeof loop->ejections);
     memset(&loop->exact, 0, sizeof loop->exact);
 
@@ -148,12 +149,12 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
-            loop->has_ejections =
+            loop->ejections_made =
                 memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
             if (!is_once)
-                loop->has_exact =
+                loop->exact_made =
                     memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
-            if (!loop->has_ejections || !loop->has_exact)
+            if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
                 status = memob_no_memory(error, "the search");
         }
         if (!status)

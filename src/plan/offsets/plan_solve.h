@@ -23,7 +23,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
-        plan->buffers[problem->items[i].buffer].offset_bytes =
+        plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
@@ -33,13 +33,13 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
     memo_status status = memoi_problem_create(plan, simpler, problem, error);
-    int ok = 1;
-    if (!status && plan->n_holds > 0) ok = memoi_problem_add_holds(problem, plan);
-    if (!status && ok > 0) ok = memoi_pack_pose(plan, problem);
-    if (status || ok > 0) return status;
+    memoi_made made = MEMOI_MADE;
+    if (status) return status;
+    if (plan->n_holds > 0) made = memoi_problem_add_holds(problem, plan);
+    if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
-              : memob_no_memory(error, "the holds of the plan");
+    if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
+    return memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error);
 }
 
 /* Returns 0 if trace belongs to another plan. */
@@ -76,7 +76,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
-                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+                plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
         memoi_solution_highest(&problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */

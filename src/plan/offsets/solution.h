@@ -118,7 +118,8 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set, whose buffers are those of the whole.  0: no memory. */
+/* Makes a problem of the items in the set: the origin of an item is its index in the whole.  0: no
+ * memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     int64_t i;
@@ -137,7 +138,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         *item = whole->items[i];
         memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
                (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = i;
+        item->origin = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
