@@ -1125,23 +1125,23 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 #endif
 
 /* ---- >>problem ----------------------------------------------------------------------------------
- * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
+ * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.  This room has the
+ * types of a problem, and knows nothing of engines.
  *
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
  *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
  *   engines   each lowers the best plan so far (>>solution), and has one file and one door
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
- *             the plan is proven, or nodes or time are spent.  >>plan solve calls it.
- *   puzzles   >>pack doors: what extras/memo_pack.h adds
+ *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
+ *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
  * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
  *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
  *   >>greedy (orders)         first                  any problem                    a plan
  *   >>mixed-integer program   once, for MIP          few pairs; one unit; lp_solve  a plan, a proof
  *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
- *   >>ejections (same)        rounds; last, GREEDY   not plain, or above the limit  a plan
- *                                                    of the exact search
+ *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
  *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no pairs  a plan, a proof
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
@@ -1153,11 +1153,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *           of it; these bytes may lie above the peak, because nothing lies there
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
- *   hold    without that wait, an item is *held* after its life against items of another stream
- *   pair    two items that conflict by a hold only
+ *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
  *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
- *
- * This room has the types of a problem, and knows nothing of engines. */
+ */
 
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
@@ -1170,12 +1168,8 @@ enum {
     MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
 };
 
-/* What a function returns that makes lists or an engine for a problem. */
-typedef enum memoi_made {
-    MEMOI_UNFIT = -1, /* not for this problem: the caller does without */
-    MEMOI_NO_MEMORY = 0,
-    MEMOI_MADE
-} memoi_made;
+/* What makers of lists and engines return.  UNFIT: not for this problem; the caller does without. */
+typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
 
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
@@ -1201,8 +1195,7 @@ typedef struct memoi_problem {
     int64_t lower_bound;
     int64_t ground; /* the top of the highest fixed item, with spare room */
     int64_t spare;  /* the largest of an item */
-    int64_t unit_bytes;
-    int64_t step; /* in units, as all but unit_bytes */
+    int64_t step, unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
     int32_t is_cover;     /* sections replace pairs, and are not in order of time */
@@ -1243,6 +1236,12 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
+}
+
+/* Sets for each section, and for the end, the first item that begins there or later. */
+MEMOI void memoi_problem_first_items(const memoi_problem* problem, int32_t* first) {
+    for (int64_t s = 0, i = 0; s <= problem->n_sections; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -1434,8 +1433,7 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     problem->n_items++;
 }
 
-/* Rounds sizes up to the least alignment, and returns the step in bytes.  Smaller numbers make a
- * smaller search. */
+/* Rounds sizes up to the least alignment, and returns the step in bytes. */
 MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
     int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)
@@ -1693,16 +1691,15 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set: the origin of an item is its index in the whole.  0: no
- * memory. */
+/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     int64_t i;
     *part = *whole;
-    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
+    part->lower_bound = part->ground = 0;
     part->section_bounds = NULL;
     part->held = NULL;
-    part->n_held = 0;
     part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
@@ -1869,9 +1866,6 @@ struct memoi_exact;
 struct memoi_greedy;
 struct memoi_loop;
 
-/* memo_plan_solve, for what plans smaller plans on its way. */
-typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
-
 #ifdef MEMO_PACK
 
 /* Holds and gaps as sections, and their bound.  0: no memory. */
@@ -1895,9 +1889,8 @@ MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
-/* Buys waits; solve: plans with some of them. */
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error);
+/* Buys waits. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 #else
 
@@ -1913,7 +1906,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_sweep(greedy, target, best)         1
 #define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
-#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+#define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
                    "implementation of memo_plan.h")
@@ -1927,8 +1920,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
- * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.  (Plans in
- * which items wait until a plateau reaches their alignment are higher.)
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
  *
  * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
  * and a run is fast for any number of items.
@@ -2004,7 +1996,7 @@ typedef struct memoi_unplaced {
 MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
                                 memob_arrays* a) {
     const int64_t n = problem->n_items;
-    int64_t n_leaves = 1, i = 0;
+    int64_t n_leaves = 1;
     while (n_leaves < n) n_leaves *= 2;
     unplaced->n_leaves = n_leaves;
     unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
@@ -2013,15 +2005,12 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (i < n && problem->items[i].begin < s) i++;
-        unplaced->first_item[s] = (int32_t)i;
-    }
-    for (i = 0; i < n_leaves; i++) {
+    memoi_problem_first_items(problem, unplaced->first_item);
+    for (int64_t i = 0; i < n_leaves; i++) {
         unplaced->turn[n_leaves + i] = INT32_MAX;
         unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
     }
-    for (i = n_leaves - 1; i > 0; i--)
+    for (int64_t i = n_leaves - 1; i > 0; i--)
         unplaced->largest_end[i] =
             (int32_t)memob_max(unplaced->largest_end[2 * i], unplaced->largest_end[2 * i + 1]);
     return 1;
@@ -2434,8 +2423,7 @@ typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
 
-/* What unplaced items say together.  A tally is kept for each block of items, and is taken again
- * only if an item of the block has changed. */
+/* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
     memoi_failure state;        /* sum of hashes */
     int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
@@ -2517,13 +2505,12 @@ MEMOI void memoi_search_free(memoi_search* search) {
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
 MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, n, *first = search->first_member;
+    int64_t* first = search->first_member;
     double looks = 0;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
-        n = first[s + 1];
-        looks += (double)n * (double)n; /* each member placed looks at all others */
+        looks += (double)first[s + 1] * (double)first[s + 1]; /* each member looks at all others */
         search->unplaced_sum[s] = first[s];
         first[s + 1] += first[s];
     }
@@ -2538,10 +2525,7 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (item < problem->n_items && problem->items[item].begin < s) item++;
-        search->first_item[s] = (int32_t)item;
-    }
+    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 
@@ -3253,8 +3237,7 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
     return n_full;
 }
 
-/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
- * the whole.  0: no memory, with a message. */
+/* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
@@ -3712,7 +3695,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Plans levels by
+ * memo_plan_solve, and knows nothing of engines.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -3721,8 +3705,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
- * belongs to the backward.
+ * groups of a window; several blocks leave room between blocks.)
  *
  * 1. Windows are disjoint, and ascend.
  * 2. A block holds its members. */
@@ -3739,7 +3722,6 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
-    memoi_solver solve; /* for a level */
     memoi_effort* effort;
     int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
@@ -3882,7 +3864,7 @@ MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, in
     desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
-    status = bilevel->solve(level, &desc, error);
+    status = memo_plan_solve(level, &desc, error);
     if (level->proof == MEMO_PROOF_OPTIMAL) return status;
     bilevel->is_open = 1;
     memoi_effort_spend(effort, desc.node_limit);
@@ -3974,14 +3956,13 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
  * make another plan.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                                      memoi_effort* effort, memoi_solver solve,
-                                      memoi_solution* best, int32_t* is_open, memo_error* error) {
+                                      memoi_effort* effort, memoi_solution* best, int32_t* is_open,
+                                      memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
     int64_t life_limit = INT64_MAX;
     int ok = memoi_bilevel_create(&bilevel, plan), round;
     bilevel.effort = effort;
-    bilevel.solve = solve;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
@@ -4002,13 +3983,12 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 }
 
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
+ * they plan.
  *
- * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
- * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
- * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
- * many.  So an engine that cannot help costs no more than a few times what the engine costs that
- * can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
+ * round has twice as many.  So an engine that cannot help costs no more than a few times what the
+ * engine costs that can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -4019,8 +3999,7 @@ typedef struct memoi_loop {
     memoi_solution* best;
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
-    memoi_solver solve; /* for levels */
-    const char* name;   /* of the engine that made the best plan */
+    const char* name; /* of the engine that made the best plan */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
@@ -4057,9 +4036,8 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
-        status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
-                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
+        status = memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                     loop->effort, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
         (loop->round == 0 || is_large))
@@ -4089,21 +4067,23 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
+    const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
-
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
-        loop->ejections_made == MEMOI_MADE &&
-        !(loop->exact_made == MEMOI_MADE && (memoi_problem_is_plain(problem) || problem->is_cover)))
-        memoi_ejections_solve(&loop->ejections, goal,
-                              loop->exact_made == MEMOI_MADE
-                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                                  : n_nodes,
-                              loop->effort, loop->best);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->exact_made == MEMOI_MADE &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (!status && !loop->is_apart) {
+        status = memoi_loop_full(loop, goal, n_nodes, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
+            !is_searched) {
+            const int64_t share = memoi_loop_share(loop, n_nodes);
+            memoi_ejections_solve(&loop->ejections, goal,
+                                  has_exact ? memoi_ejections_share(problem, share) : n_nodes,
+                                  loop->effort, loop->best);
+        }
+        if (!status && memoi_loop_goes_on(loop) && has_exact &&
+            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+            status = memob_no_memory(error, "the search");
+    }
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -4128,6 +4108,7 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
     int64_t n_nodes =
@@ -4137,27 +4118,22 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
-    memset(&loop->ejections, 0, sizeof loop->ejections);
-    memset(&loop->exact, 0, sizeof loop->exact);
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = loop->effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
-            loop->ejections_made =
-                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            loop->ejections_made = memoi_ejections_create(&loop->ejections, problem, effort->seed);
             if (!is_once)
-                loop->exact_made =
-                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
+                loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
             if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
                 status = memob_no_memory(error, "the search");
         }
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
-        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
-            break;
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);
@@ -4220,7 +4196,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
-    int64_t culprit, bound;
+    int64_t culprit;
     memoi_problem problem;
     memoi_solution best;
     memoi_loop loop;
@@ -4235,7 +4211,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
-        bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
+        const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
@@ -4254,7 +4230,6 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
-    loop.solve = memo_plan_solve;
     loop.name = is_second ? plan->engine : "greedy";
     loop.has_begun = is_second;
     status = memoi_loop_run(&loop, error);
@@ -4304,7 +4279,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, memo_plan_solve, error);
+    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, error);
 
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);

@@ -1780,9 +1780,8 @@ enum {
 typedef struct memoi_market {
     memo_plan* plan;
     memo_plan_desc desc; /* of the next attempt */
-    memoi_solver solve;
-    memo_wait* offers;  /* in order of time */
-    memob_keyed* order; /* the most expensive offer first, then by time */
+    memo_wait* offers;   /* in order of time */
+    memob_keyed* order;  /* the most expensive offer first, then by time */
     memo_wait* chosen;
     int64_t n;
     memo_plan best;   /* so far: its numbers; the offsets are below */
@@ -1818,7 +1817,7 @@ MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
 MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
     memo_status status = memoi_market_set(m, m->trial, error);
     m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
-    return status ? status : m->solve(m->plan, &m->desc, error);
+    return status ? status : memo_plan_solve(m->plan, &m->desc, error);
 }
 
 /* Do two buffers share bytes? */
@@ -2045,8 +2044,7 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
 }
 
 /* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_desc* desc,
-                              memoi_solver solve) {
+MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_desc* desc) {
     const int64_t n = desc->n_offers;
     const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
     memob_arrays* a = &m->arrays;
@@ -2054,7 +2052,6 @@ MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_
     m->plan = plan;
     m->n = n;
     m->desc = *desc;
-    m->solve = solve;
     m->desc.n_offers = 0;
     m->random = desc->seed;
     m->deadline = memob_now_s() + desc->time_limit_s;
@@ -2107,12 +2104,11 @@ MEMOI void memoi_market_store(const memoi_market* m, memo_status status) {
     memcpy(plan->engine, m->best.engine, sizeof plan->engine);
 }
 
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error) {
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memoi_market m;
     memo_error reason;
     memo_status result = MEMO_STATUS_INFEASIBLE;
-    memo_status status = memoi_market_create(&m, plan, desc, solve)
+    memo_status status = memoi_market_create(&m, plan, desc)
                              ? memoi_market_check(&m, desc, error)
                              : memob_no_memory(error, "the waits of a plan");
     if (status) {

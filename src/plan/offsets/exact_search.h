@@ -82,8 +82,7 @@ typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
 
-/* What unplaced items say together.  A tally is kept for each block of items, and is taken again
- * only if an item of the block has changed. */
+/* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
     memoi_failure state;        /* sum of hashes */
     int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
@@ -165,13 +164,12 @@ MEMOI void memoi_search_free(memoi_search* search) {
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
 MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, n, *first = search->first_member;
+    int64_t* first = search->first_member;
     double looks = 0;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
-        n = first[s + 1];
-        looks += (double)n * (double)n; /* each member placed looks at all others */
+        looks += (double)first[s + 1] * (double)first[s + 1]; /* each member looks at all others */
         search->unplaced_sum[s] = first[s];
         first[s + 1] += first[s];
     }
@@ -186,10 +184,7 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (item < problem->n_items && problem->items[item].begin < s) item++;
-        search->first_item[s] = (int32_t)item;
-    }
+    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 

@@ -23,8 +23,7 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
     return n_full;
 }
 
-/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
- * the whole.  0: no memory, with a message. */
+/* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {

@@ -57,8 +57,7 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     problem->n_items++;
 }
 
-/* Rounds sizes up to the least alignment, and returns the step in bytes.  Smaller numbers make a
- * smaller search. */
+/* Rounds sizes up to the least alignment, and returns the step in bytes. */
 MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
     int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)

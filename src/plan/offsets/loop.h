@@ -6,13 +6,12 @@
 #include "plan/offsets/bi_level.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
+ * they plan.
  *
- * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
- * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
- * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
- * many.  So an engine that cannot help costs no more than a few times what the engine costs that
- * can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
+ * round has twice as many.  So an engine that cannot help costs no more than a few times what the
+ * engine costs that can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -23,8 +22,7 @@ typedef struct memoi_loop {
     memoi_solution* best;
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
-    memoi_solver solve; /* for levels */
-    const char* name;   /* of the engine that made the best plan */
+    const char* name; /* of the engine that made the best plan */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
@@ -61,9 +59,8 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
-        status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
-                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
+        status = memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                     loop->effort, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
         (loop->round == 0 || is_large))
@@ -93,21 +90,23 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
+    const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
-
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart &&
-        loop->ejections_made == MEMOI_MADE &&
-        !(loop->exact_made == MEMOI_MADE && (memoi_problem_is_plain(problem) || problem->is_cover)))
-        memoi_ejections_solve(&loop->ejections, goal,
-                              loop->exact_made == MEMOI_MADE
-                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                                  : n_nodes,
-                              loop->effort, loop->best);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->exact_made == MEMOI_MADE &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (!status && !loop->is_apart) {
+        status = memoi_loop_full(loop, goal, n_nodes, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
+            !is_searched) {
+            const int64_t share = memoi_loop_share(loop, n_nodes);
+            memoi_ejections_solve(&loop->ejections, goal,
+                                  has_exact ? memoi_ejections_share(problem, share) : n_nodes,
+                                  loop->effort, loop->best);
+        }
+        if (!status && memoi_loop_goes_on(loop) && has_exact &&
+            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+            status = memob_no_memory(error, "the search");
+    }
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -132,6 +131,7 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
     int64_t n_nodes =
@@ -141,27 +141,22 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
-    memset(&loop->ejections, 0, sizeof loop->ejections);
-    memset(&loop->exact, 0, sizeof loop->exact);
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = loop->effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
-            loop->ejections_made =
-                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            loop->ejections_made = memoi_ejections_create(&loop->ejections, problem, effort->seed);
             if (!is_once)
-                loop->exact_made =
-                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
+                loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
             if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
                 status = memob_no_memory(error, "the search");
         }
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
-        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
-            break;
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);

@@ -57,7 +57,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
-    int64_t culprit, bound;
+    int64_t culprit;
     memoi_problem problem;
     memoi_solution best;
     memoi_loop loop;
@@ -72,7 +72,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
-        bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
+        const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
@@ -91,7 +91,6 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
-    loop.solve = memo_plan_solve;
     loop.name = is_second ? plan->engine : "greedy";
     loop.has_begun = is_second;
     status = memoi_loop_run(&loop, error);
@@ -141,7 +140,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, memo_plan_solve, error);
+    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, error);
 
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);

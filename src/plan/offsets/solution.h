@@ -118,16 +118,15 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set: the origin of an item is its index in the whole.  0: no
- * memory. */
+/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     int64_t i;
     *part = *whole;
-    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
+    part->lower_bound = part->ground = 0;
     part->section_bounds = NULL;
     part->held = NULL;
-    part->n_held = 0;
     part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
