@@ -3695,8 +3695,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Plans levels by
- * memo_plan_solve, and knows nothing of engines.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -3712,6 +3711,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
+/* memo_plan_solve, for a level. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
+
 typedef struct memoi_group {
     int64_t first, n; /* members */
     int64_t begin, end;
@@ -3722,6 +3724,7 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
+    memoi_solver solve;
     memoi_effort* effort;
     int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
@@ -3864,7 +3867,7 @@ MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, in
     desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
-    status = memo_plan_solve(level, &desc, error);
+    status = bilevel->solve(level, &desc, error);
     if (level->proof == MEMO_PROOF_OPTIMAL) return status;
     bilevel->is_open = 1;
     memoi_effort_spend(effort, desc.node_limit);
@@ -3956,13 +3959,14 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
  * make another plan.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                                      memoi_effort* effort, memoi_solution* best, int32_t* is_open,
-                                      memo_error* error) {
+                                      memoi_effort* effort, memoi_solver solve,
+                                      memoi_solution* best, int32_t* is_open, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
     int64_t life_limit = INT64_MAX;
     int ok = memoi_bilevel_create(&bilevel, plan), round;
     bilevel.effort = effort;
+    bilevel.solve = solve;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
@@ -3999,7 +4003,8 @@ typedef struct memoi_loop {
     memoi_solution* best;
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
-    const char* name; /* of the engine that made the best plan */
+    memoi_solver solve; /* for levels */
+    const char* name;   /* of the engine that made the best plan */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
@@ -4036,8 +4041,9 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
-        status = memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
-                                     loop->effort, loop->best, &loop->has_layers, error);
+        status =
+            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
         (loop->round == 0 || is_large))
@@ -4230,6 +4236,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
+    loop.solve = memo_plan_solve;
     loop.name = is_second ? plan->engine : "greedy";
     loop.has_begun = is_second;
     status = memoi_loop_run(&loop, error);

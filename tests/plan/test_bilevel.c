@@ -112,8 +112,8 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
                            .log = &silent};
     int32_t is_open;
     memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    CHECK_OK(memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, nodes, &effort, &best,
-                                 &is_open, &error));
+    CHECK_OK(memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, nodes, &effort,
+                                 memo_plan_solve, &best, &is_open, &error));
     if (best.peak < INT64_MAX) {
         peak = best.peak * problem.unit_bytes;
         memoi_plan_store(plan, &problem, &best, "bilevel");

@@ -3,8 +3,7 @@
 #include "memo/marks.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Plans levels by
- * memo_plan_solve, and knows nothing of engines.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -20,6 +19,9 @@
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
+/* memo_plan_solve, for a level. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
+
 typedef struct memoi_group {
     int64_t first, n; /* members */
     int64_t begin, end;
@@ -30,6 +32,7 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
+    memoi_solver solve;
     memoi_effort* effort;
     int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
@@ -172,7 +175,7 @@ MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, in
     desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
-    status = memo_plan_solve(level, &desc, error);
+    status = bilevel->solve(level, &desc, error);
     if (level->proof == MEMO_PROOF_OPTIMAL) return status;
     bilevel->is_open = 1;
     memoi_effort_spend(effort, desc.node_limit);
@@ -264,13 +267,14 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
  * make another plan.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                                      memoi_effort* effort, memoi_solution* best, int32_t* is_open,
-                                      memo_error* error) {
+                                      memoi_effort* effort, memoi_solver solve,
+                                      memoi_solution* best, int32_t* is_open, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
     int64_t life_limit = INT64_MAX;
     int ok = memoi_bilevel_create(&bilevel, plan), round;
     bilevel.effort = effort;
+    bilevel.solve = solve;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */

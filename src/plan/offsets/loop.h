@@ -22,7 +22,8 @@ typedef struct memoi_loop {
     memoi_solution* best;
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
-    const char* name; /* of the engine that made the best plan */
+    memoi_solver solve; /* for levels */
+    const char* name;   /* of the engine that made the best plan */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
@@ -59,8 +60,9 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
-        status = memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
-                                     loop->effort, loop->best, &loop->has_layers, error);
+        status =
+            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+                                loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
         (loop->round == 0 || is_large))

@@ -91,6 +91,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
+    loop.solve = memo_plan_solve;
     loop.name = is_second ? plan->engine : "greedy";
     loop.has_begun = is_second;
     status = memoi_loop_run(&loop, error);
