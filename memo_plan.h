@@ -1149,8 +1149,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * section, so a packing of every section is a plan.
  *   step    the largest number that divides sizes, rounded up, and fixed offsets
  *   unit    the largest number that divides the step and all spare room
- *   spare   bytes by which a size is rounded up to the least alignment, as all offsets are multiples
- *           of it; these bytes may lie above the peak, because nothing lies there
+ *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
+ *           it; these bytes may lie above the peak, because nothing lies there
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
  *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
@@ -1168,7 +1168,7 @@ enum {
     MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
 };
 
-/* What makers of lists and engines return.  UNFIT: not for this problem; the caller does without. */
+/* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
 typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
 
 typedef struct memoi_range {

@@ -805,11 +805,16 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
                           memoi_effort* effort, memoi_solution* best) {
     const int is_easy = memoi_problem_is_easy(problem);
     const int is_one = is_easy && round >= 0;
-    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    int first = 0, last = MEMOI_GREEDY_RUNS, ok;
     memoi_made listed;
-    int ok;
     memoi_greedy greedy;
     memoi_range* places;
+    if (is_one) {
+        first = round;
+        last = round + 1;
+    }
+
+    /* In rounds, and in problems that are not easy, once. */
     if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
         (is_one && problem->n_items > MEMOI_SEARCH_ITEMS))
         return 1;
