@@ -1125,32 +1125,37 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 #endif
 
 /* ---- >>problem ----------------------------------------------------------------------------------
- * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
+ * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.  This room has the
+ * types of a problem, and knows nothing of engines.
  *
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
  *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
- *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
- *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
- *             >>exact search           memoi_exact_round      a plan within a capacity, or a proof
- *             >>full sections          memoi_full_solve       many items: the fullest times first
- *             >>ejections              memoi_ejections_solve  what is too high takes other places
- *             >>mixed-integer program  memoi_mip_solve        the paper's, by lp_solve
- *             >>bi-level               memoi_bilevel_solve    alike layers are planned once
+ *   engines   each lowers the best plan so far (>>solution), and has one file and one door
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
- *             the plan is proven, or nodes or time are spent.  >>plan solve calls it.
- *   puzzles   >>pack doors: what extras/memo_pack.h adds
+ *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
+ *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * This room has the types of a problem, and knows nothing of engines.
+ * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
+ *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
+ *   >>greedy (orders)         first                  any problem                    a plan
+ *   >>mixed-integer program   once, for MIP          few pairs; one unit; lp_solve  a plan, a proof
+ *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
+ *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
+ *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no pairs  a plan, a proof
  *
- * Sizes are divided by their common unit, time by what matters: a *section* is a set of items that
- * live together, to which no other item can be added.  Two items overlap exactly where they share a
- * section, so a packing of every section is a plan.  Items of size 0 are left out.
- *
- * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
- * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
- *
- * With several streams a few more pairs conflict, listed one by one: the earlier item is *held*. */
+ * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
+ * together, to which no other item can be added.  Two items overlap exactly where they share a
+ * section, so a packing of every section is a plan.
+ *   step    the largest number that divides sizes, rounded up, and fixed offsets
+ *   unit    the largest number that divides the step and all spare room
+ *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
+ *           it; these bytes may lie above the peak, because nothing lies there
+ *   gap     a time in an item's life in which other items may take its bytes
+ *   wait    one stream waits for another: what lives on the two is in order
+ *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
+ *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
+ */
 
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
@@ -1163,6 +1168,9 @@ enum {
     MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
 };
 
+/* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
+typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
+
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
 } memoi_range;
@@ -1170,13 +1178,13 @@ typedef struct memoi_range {
 typedef struct memoi_item {
     int64_t size;       /* rounded up to the least alignment; in units, as all below */
     int64_t spare;      /* part of the size that the rounding added */
-    int64_t alignment;  /* 1 if the unit guarantees it */
+    int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
-    int64_t buffer;   /* index in the plan */
+    int64_t origin;   /* index of the plan's buffer or, of a picked item, in the whole */
 } memoi_item;
 
 typedef struct memoi_problem {
@@ -1187,8 +1195,7 @@ typedef struct memoi_problem {
     int64_t lower_bound;
     int64_t ground; /* the top of the highest fixed item, with spare room */
     int64_t spare;  /* the largest of an item */
-    int64_t unit_bytes;
-    int64_t step; /* all sizes and fixed offsets are multiples of it */
+    int64_t step, unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
     int32_t is_cover;     /* sections replace pairs, and are not in order of time */
@@ -1229,6 +1236,12 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
+}
+
+/* Sets for each section, and for the end, the first item that begins there or later. */
+MEMOI void memoi_problem_first_items(const memoi_problem* problem, int32_t* first) {
+    for (int64_t s = 0, i = 0; s <= problem->n_sections; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -1413,17 +1426,16 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
     item->lifetime = end - buffer->begin;
-    item->buffer = i;
+    item->origin = i;
     problem->n_fixed += item->fixed >= 0;
     problem->has_gaps |=
         item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
     problem->n_items++;
 }
 
-/* Rounds sizes up to the least alignment, and returns the unit: the largest number that divides all
- * sizes and fixed offsets, because smaller numbers make a smaller search. */
-MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
-    int64_t unit = 0, least = INT64_MAX;
+/* Rounds sizes up to the least alignment, and returns the step in bytes. */
+MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
+    int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)
         least = memob_min(least, problem->items[i].alignment);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1434,29 +1446,29 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
             problem->is_rounded |= item->spare > 0;
             item->spare = 0;
         }
-        unit = memoi_problem_gcd(unit, item->size);
-        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
+        step = memoi_problem_gcd(step, item->size);
+        if (item->fixed > 0) step = memoi_problem_gcd(step, item->fixed);
     }
 
-    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the unit, or is a
-     * multiple of it.  A smaller unit can break an earlier item's, so the loop begins again. */
+    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the step, or is a
+     * multiple of it.  A smaller step can break an earlier item's, so the loop begins again. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
-        if (unit % alignment == 0 || alignment % unit == 0) continue;
-        unit = memoi_problem_gcd(unit, alignment);
+        if (step % alignment == 0 || alignment % step == 0) continue;
+        step = memoi_problem_gcd(step, alignment);
         i = -1;
     }
-    return problem->n_items > 0 ? unit : 1;
+    return problem->n_items > 0 ? step : 1;
 }
 
-/* Refuses what could overflow.  Finds out whether the unit guarantees all alignments. */
-MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
+/* Refuses what could overflow.  Finds out whether the step guarantees all alignments. */
+MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest = memob_min(highest + item->size, MEMOB_BYTES_MAX + 1);
-        if (unit % item->alignment == 0) continue;
+        if (step % item->alignment == 0) continue;
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
@@ -1470,7 +1482,7 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo
     return MEMO_STATUS_OK;
 }
 
-/* Turns bytes into units.  The unit is the step, or less if sizes have spare room. */
+/* Turns bytes into units: the step, or less if sizes have spare room. */
 MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
     int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
@@ -1507,7 +1519,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
         memoi_problem_add_item(problem, plan, i, &gap, &hold);
-    step = memoi_problem_unit(problem, simpler);
+    step = memoi_problem_step(problem, simpler);
     if (!status) status = memoi_problem_check(problem, step, error);
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
@@ -1536,20 +1548,21 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
     return 0;
 }
 
-/* Adds the pairs that holds keep apart.  1; 0: no memory; -1: pairs are too many. */
-MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+/* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
+MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
-    int ok = item_of != NULL;
-    for (int64_t i = 0; ok && i < plan->n_buffers; i++) item_of[i] = -1;
-    for (int64_t i = 0; ok && i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
-    for (int64_t h = 0, j = -1; ok > 0 && memoi_holds_next(plan, &h, &j);) {
+    memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
+    for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
+    for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
+    for (int64_t h = 0, j = -1; made && memoi_holds_next(plan, &h, &j);) {
         const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
         if (i < 0 || item_of[j] < 0) continue;
-        ok = problem->n_held == MEMOI_HELD_PAIRS
-                 ? -1
-                 : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
-        if (ok <= 0) break;
+        if (problem->n_held == MEMOI_HELD_PAIRS)
+            made = MEMOI_UNFIT;
+        else if (!memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t)))
+            made = MEMOI_NO_MEMORY;
+        if (made != MEMOI_MADE) break;
         MEMO_ASSERT(i < item_of[j]); /* 3 */
         problem->held[k] = (int32_t)i;
         problem->held[k + 1] = (int32_t)item_of[j];
@@ -1558,7 +1571,7 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
     }
     MEMO_FREE(item_of);
-    return ok;
+    return made;
 }
 
 /* --- >>solution ---
@@ -1678,15 +1691,15 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set, whose buffers are those of the whole.  0: no memory. */
+/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     int64_t i;
     *part = *whole;
-    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
+    part->lower_bound = part->ground = 0;
     part->section_bounds = NULL;
     part->held = NULL;
-    part->n_held = 0;
     part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
@@ -1697,7 +1710,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         *item = whole->items[i];
         memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
                (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = i;
+        item->origin = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
@@ -1797,8 +1810,8 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     memcpy(neighbors->list, sorted, (size_t)first[n] * sizeof(int32_t));
 }
 
-/* Makes the lists.  1; 0: no memory; -1: too long, so that callers do without. */
-MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+/* Makes the lists.  UNFIT: these are too long. */
+MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
     int64_t n_entries;
@@ -1806,10 +1819,10 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-    if (neighbors->list) return 1;
+    if (neighbors->list) return MEMOI_MADE;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
-    if (neighbors->are_too_many) return -1;
+    if (neighbors->are_too_many) return MEMOI_UNFIT;
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
@@ -1821,12 +1834,12 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memob_arrays_free(&scratch);
         memob_arrays_free(&neighbors->arrays);
         memset(neighbors, 0, sizeof *neighbors);
-        return 0;
+        return MEMOI_NO_MEMORY;
     }
     memoi_neighbors_fill(problem, fill);
     if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
@@ -1853,9 +1866,6 @@ struct memoi_exact;
 struct memoi_greedy;
 struct memoi_loop;
 
-/* memo_plan_solve, for what plans smaller plans on its way. */
-typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
-
 #ifdef MEMO_PACK
 
 /* Holds and gaps as sections, and their bound.  0: no memory. */
@@ -1875,13 +1885,12 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 /* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Before the runs of greedy; instead of the search, for GREEDY; first in a round. */
+/* Before the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
-/* Buys waits; solve: plans with some of them. */
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error);
+/* Buys waits. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 #else
 
@@ -1897,7 +1906,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_sweep(greedy, target, best)         1
 #define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
-#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+#define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
                    "implementation of memo_plan.h")
@@ -1911,8 +1920,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
- * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.  (Plans in
- * which items wait until a plateau reaches their alignment are higher.)
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
  *
  * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
  * and a run is fast for any number of items.
@@ -1988,7 +1996,7 @@ typedef struct memoi_unplaced {
 MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
                                 memob_arrays* a) {
     const int64_t n = problem->n_items;
-    int64_t n_leaves = 1, i = 0;
+    int64_t n_leaves = 1;
     while (n_leaves < n) n_leaves *= 2;
     unplaced->n_leaves = n_leaves;
     unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
@@ -1997,15 +2005,12 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (i < n && problem->items[i].begin < s) i++;
-        unplaced->first_item[s] = (int32_t)i;
-    }
-    for (i = 0; i < n_leaves; i++) {
+    memoi_problem_first_items(problem, unplaced->first_item);
+    for (int64_t i = 0; i < n_leaves; i++) {
         unplaced->turn[n_leaves + i] = INT32_MAX;
         unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
     }
-    for (i = n_leaves - 1; i > 0; i--)
+    for (int64_t i = n_leaves - 1; i > 0; i--)
         unplaced->largest_end[i] =
             (int32_t)memob_max(unplaced->largest_end[2 * i], unplaced->largest_end[2 * i + 1]);
     return 1;
@@ -2418,8 +2423,7 @@ typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
 
-/* What unplaced items say together.  A tally is kept for each block of items, and is taken again
- * only if an item of the block has changed. */
+/* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
     memoi_failure state;        /* sum of hashes */
     int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
@@ -2446,11 +2450,8 @@ typedef struct memoi_search {
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
-    uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
-    uint64_t aligned;    /* items with an alignment */
 
     /* the node */
-    uint64_t unplaced; /* items, where there are sets */
     int64_t *minimum, *bound;
     char *is_placed, *is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
@@ -2468,10 +2469,8 @@ typedef struct memoi_search {
     /* the run */
     int64_t capacity;
     int32_t* rank;                   /* of an item, the last tie break */
-    double* weight;                  /* of a section: 1 + how often the section failed lately */
     int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
-    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -2480,13 +2479,18 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
-    memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
     int64_t n_runs, node_begin, node_end; /* of its budget */
     double run_length;
     memoi_verdict verdict;
 
-    /* side by side with other searches, if extras/memo_pack.h runs several */
-    int64_t place;     /* among them */
+    /* Read by extras/memo_pack.h alone: stacks, styles, and several searches side by side. */
+    uint64_t* sets;    /* the free members of a section, one bit each; NULL without alignments */
+    uint64_t aligned;  /* items with an alignment */
+    uint64_t unplaced; /* items, where there are sets */
+    memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
+    double* weight;  /* of a section: 1 + how often the section failed lately */
+    int32_t tightness, use_weights;
+    int64_t place;     /* among the searches */
     int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
     int32_t is_overtaken;
 } memoi_search;
@@ -2501,13 +2505,12 @@ MEMOI void memoi_search_free(memoi_search* search) {
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
 MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, n, *first = search->first_member;
+    int64_t* first = search->first_member;
     double looks = 0;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
-        n = first[s + 1];
-        looks += (double)n * (double)n; /* each member placed looks at all others */
+        looks += (double)first[s + 1] * (double)first[s + 1]; /* each member looks at all others */
         search->unplaced_sum[s] = first[s];
         first[s + 1] += first[s];
     }
@@ -2522,31 +2525,28 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (item < problem->n_items && problem->items[item].begin < s) item++;
-        search->first_item[s] = (int32_t)item;
-    }
+    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 
-/* 1; 0: no memory; -1: too large, or has pairs.  The caller frees the search in any case. */
-MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
-                              const memoi_deadline* clock) {
+/* UNFIT: too large, or has pairs.  The caller frees the search in any case. */
+MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* problem,
+                                     uint64_t seed, const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     double looks;
-    int listed;
+    memoi_made listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->clock = clock;
     search->random = seed;
-    if (n > MEMOI_SEARCH_ITEMS || problem->held) return -1;
+    if (n > MEMOI_SEARCH_ITEMS || problem->held) return MEMOI_UNFIT;
     listed = memoi_neighbors_list(problem);
-    if (listed <= 0) return listed;
+    if (listed != MEMOI_MADE) return listed;
     search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
-    if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
+    if (n_members > MEMOI_SEARCH_MEMBERS) return MEMOI_UNFIT;
 
     search->size = MEMOB_ARRAY(a, int64_t, n);
     search->members = MEMOB_ARRAY(a, int32_t, n_members);
@@ -2571,12 +2571,12 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->lifted = MEMOB_ARRAY(a, int32_t, n);
     search->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     search->failures = MEMOB_ARRAY(a, memoi_failure, MEMOI_FAILURES);
-    if (a->failed) return 0;
+    if (a->failed) return MEMOI_NO_MEMORY;
 
     for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
     looks = memoi_search_list_members(search) / 2;
     search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* --- a node: its state, how an item is placed, and how changes are undone --- */
@@ -3146,13 +3146,13 @@ typedef struct memoi_exact {
 } memoi_exact;
 
 /* As memoi_search_create. */
-MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, memoi_effort* effort,
-                             memoi_solution* best) {
+MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
+                                    memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
     exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
-    if (MEMOI_WITHOUT(search)) return -1;
+    if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
     return memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
 }
 
@@ -3207,9 +3207,9 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
                             memoi_effort* effort, memoi_solution* best) {
     memoi_exact exact;
-    const int created = memoi_exact_create(&exact, problem, effort, best);
-    int ok = created != 0;
-    for (; ok && created > 0 && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
+    int ok = made != MEMOI_NO_MEMORY;
+    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
         ok = memoi_exact_round(&exact, target, n_nodes);
     memoi_exact_free(&exact);
     return ok;
@@ -3225,7 +3225,8 @@ MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_
  * many items there are.  before: scratch, one more than sections. */
 MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
                               int64_t* before) {
-    const int64_t level = problem->lower_bound / 100 * percent;
+    const int64_t bound = problem->lower_bound;
+    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     int64_t n_full = 0;
     for (int64_t i = 0; i < problem->n_sections; i++)
         before[i + 1] = before[i] + (problem->section_bounds[i] > level);
@@ -3236,8 +3237,7 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
     return n_full;
 }
 
-/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
- * the whole.  0: no memory, with a message. */
+/* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
@@ -3250,7 +3250,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         return memob_no_memory(error, "full sections");
     }
     memoi_solution_begin(&inner, &part, inner_offsets);
-    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].buffer];
+    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
     if (inner.peak > target)
         status =
@@ -3260,7 +3260,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");
     for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].buffer] = inner.offsets[i];
+        offsets[part.items[i].origin] = inner.offsets[i];
     *bound = memob_max(*bound, inner.bound);
     MEMO_FREE(inner_offsets);
     memoi_problem_free(&part);
@@ -3429,16 +3429,17 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* The caller frees the arrays.  1; 0: no memory; -1: pairs are too many for lists. */
-MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
+/* The caller frees the arrays.  UNFIT: pairs are too many for lists. */
+MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem,
+                                        uint64_t seed) {
     const int64_t n = problem->n_items;
-    const int listed = memoi_neighbors_list(problem);
+    const memoi_made listed = memoi_neighbors_list(problem);
     memob_arrays* a = &e->arrays;
     memset(e, 0, sizeof *e);
     e->problem = problem;
     e->random = seed;
     e->places = MEMOI_TRIES;
-    if (listed < 0 && problem->held) return -1;
+    if (listed == MEMOI_UNFIT && problem->held) return MEMOI_UNFIT;
 
     e->offsets = MEMOB_ARRAY(a, int64_t, n);
     e->weight = MEMOB_ARRAY(a, double, n);
@@ -3449,7 +3450,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     e->place = MEMOB_ARRAY(a, int32_t, n + 2);
     e->end = MEMOB_ARRAY(a, int32_t, n);
     e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
-    if (a->failed || listed == 0) return 0;
+    if (a->failed || listed == MEMOI_NO_MEMORY) return MEMOI_NO_MEMORY;
 
     for (int64_t i = 0; i < n; i++) {
         int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
@@ -3458,7 +3459,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
                        (double)(problem->items[i].end - problem->items[i].begin);
         if (e->end[i] > *largest) *largest = e->end[i];
     }
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
@@ -3635,7 +3636,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
-    int made = memoi_neighbors_list(problem);
+    const memoi_made made = memoi_neighbors_list(problem);
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
@@ -3645,8 +3646,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
-    mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
-    if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
+    mip.n_pairs =
+        (made == MEMOI_MADE ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
+    if (made != MEMOI_NO_MEMORY && n + mip.n_pairs > MEMOI_MIP_PAIRS)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "%lld buffers and %lld overlapping pairs are too many for the MIP "
                               "(limit %d); use the search",
@@ -3654,7 +3656,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
     offsets = MEMOB_ARRAY(&arrays, int64_t, n);
     order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    if (!made || arrays.failed) status = memob_no_memory(error, "the MIP");
+    if (made == MEMOI_NO_MEMORY || arrays.failed) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
@@ -3702,13 +3704,15 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
- * belongs to the backward.
+ * groups of a window; several blocks leave room between blocks.)
  *
  * 1. Windows are disjoint, and ascend.
  * 2. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
+
+/* memo_plan_solve, for a level. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 typedef struct memoi_group {
     int64_t first, n; /* members */
@@ -3720,7 +3724,7 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
-    memoi_solver solve; /* for a level */
+    memoi_solver solve;
     memoi_effort* effort;
     int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
@@ -3944,7 +3948,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         memoi_bilevel_compose(bilevel);
         for (int64_t i = 0; i < problem->n_items; i++)
             offsets[i] =
-                bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+                bilevel->plan->buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
         memoi_solution_offer(problem, offsets, best);
     }
     MEMO_FREE(offsets);
@@ -3983,13 +3987,12 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 }
 
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
+ * they plan.
  *
- * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
- * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
- * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
- * many.  So an engine that cannot help costs no more than a few times what the engine costs that
- * can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
+ * round has twice as many.  So an engine that cannot help costs no more than a few times what the
+ * engine costs that can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -4005,7 +4008,8 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round, has_ejections, has_exact;
+    int32_t round;
+    memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
@@ -4069,38 +4073,40 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
+    const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
-
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
-        !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
-        memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0
-                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                                  : n_nodes,
-                              loop->effort, loop->best);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (!status && !loop->is_apart) {
+        status = memoi_loop_full(loop, goal, n_nodes, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
+            !is_searched) {
+            const int64_t share = memoi_loop_share(loop, n_nodes);
+            memoi_ejections_solve(&loop->ejections, goal,
+                                  has_exact ? memoi_ejections_share(problem, share) : n_nodes,
+                                  loop->effort, loop->best);
+        }
+        if (!status && memoi_loop_goes_on(loop) && has_exact &&
+            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+            status = memob_no_memory(error, "the search");
+    }
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
 
-/* The engines beside AUTO, once: greedy ends with ejections, the mixed-integer program alone. */
+/* The engines beside AUTO, once: GREEDY ends with ejections if the problem is not easy. */
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
+    const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
+    memo_status status = memoi_pack_greedy(loop, error);
+    if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop) &&
+        loop->ejections_made == MEMOI_MADE)
+        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                              loop->effort, loop->best);
+    memoi_loop_credit(loop, "greedy");
+    if (is_mip && !status && memoi_loop_goes_on(loop))
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
-        memoi_loop_credit(loop, "mip");
-    } else if (!memoi_problem_is_easy(loop->problem)) {
-        status = memoi_pack_greedy(loop, error);
-        if (!status && memoi_loop_goes_on(loop) && loop->has_ejections > 0)
-            memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                                  loop->effort, loop->best);
-        memoi_loop_credit(loop, "greedy");
-    }
+    memoi_loop_credit(loop, "mip");
     return status;
 }
 
@@ -4108,6 +4114,7 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
     int64_t n_nodes =
@@ -4116,28 +4123,23 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->before = *loop->best;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
-    loop->has_ejections = loop->has_exact = -1;
-    memset(&loop->ejections, 0, sizeof loop->ejections);
-    memset(&loop->exact, 0, sizeof loop->exact);
+    loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = loop->effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
-            loop->has_ejections =
-                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            loop->ejections_made = memoi_ejections_create(&loop->ejections, problem, effort->seed);
             if (!is_once)
-                loop->has_exact =
-                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
-            if (!loop->has_ejections || !loop->has_exact)
+                loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
+            if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
                 status = memob_no_memory(error, "the search");
         }
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
-        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
-            break;
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);
@@ -4166,7 +4168,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
-        plan->buffers[problem->items[i].buffer].offset_bytes =
+        plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
@@ -4176,13 +4178,13 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
     memo_status status = memoi_problem_create(plan, simpler, problem, error);
-    int ok = 1;
-    if (!status && plan->n_holds > 0) ok = memoi_problem_add_holds(problem, plan);
-    if (!status && ok > 0) ok = memoi_pack_pose(plan, problem);
-    if (status || ok > 0) return status;
+    memoi_made made = MEMOI_MADE;
+    if (status) return status;
+    if (plan->n_holds > 0) made = memoi_problem_add_holds(problem, plan);
+    if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
-              : memob_no_memory(error, "the holds of the plan");
+    if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
+    return memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error);
 }
 
 /* Returns 0 if trace belongs to another plan. */
@@ -4200,7 +4202,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
-    int64_t culprit, bound;
+    int64_t culprit;
     memoi_problem problem;
     memoi_solution best;
     memoi_loop loop;
@@ -4215,11 +4217,11 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
-        bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
+        const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
-                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+                plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
         memoi_solution_highest(&problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
@@ -4284,7 +4286,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, memo_plan_solve, error);
+    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, error);
 
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);

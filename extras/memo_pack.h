@@ -243,8 +243,9 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     int64_t bound = 0, bytes = 0;
     int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
     memoi_reuse reuse;
-    int ok = MEMOI_WITHOUT(reuse) ? -1 : memoi_neighbors_list(problem);
-    if (ok <= 0) return ok < 0;
+    const memoi_made listed = MEMOI_WITHOUT(reuse) ? MEMOI_UNFIT : memoi_neighbors_list(problem);
+    int ok;
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
     ok = memoi_reuse_create(&reuse, problem);
 
     /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
@@ -454,8 +455,11 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     const int64_t n = problem->n_items;
     int32_t i = 0;
     memoi_cover cover;
-    int ok = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover) ? -1 : memoi_neighbors_list(problem);
-    if (ok <= 0) return ok < 0;
+    const memoi_made listed = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover)
+                                  ? MEMOI_UNFIT
+                                  : memoi_neighbors_list(problem);
+    int ok;
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
     ok = memoi_cover_create(&cover, problem);
     while (is_in_set && i < n && !is_in_set[i]) i++;
     if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
@@ -794,21 +798,28 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
     }
 }
 
-/* First fit in the orders of greedy: one in each round if the problem is easy, else all at once,
- * and repeated.  Does nothing if the lists of neighbors are too long, or for an easy problem that
- * is large.  0: no memory. */
+/* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
+ * once in round -1, and all, repeated, in round 0 if the problem is not easy.  Does nothing if the
+ * lists of neighbors are too long.  0: no memory. */
 MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
                           memoi_effort* effort, memoi_solution* best) {
     const int is_easy = memoi_problem_is_easy(problem);
-    const int first = is_easy ? round : 0, last = is_easy ? round + 1 : MEMOI_GREEDY_RUNS;
-    int listed, ok;
+    const int is_one = is_easy && round >= 0;
+    int first = 0, last = MEMOI_GREEDY_RUNS, ok;
+    memoi_made listed;
     memoi_greedy greedy;
     memoi_range* places;
+    if (is_one) {
+        first = round;
+        last = round + 1;
+    }
+
+    /* In rounds, and in problems that are not easy, once. */
     if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
-        (is_easy && problem->n_items > MEMOI_SEARCH_ITEMS))
+        (is_one && problem->n_items > MEMOI_SEARCH_ITEMS))
         return 1;
     listed = memoi_neighbors_list(problem);
-    if (listed <= 0) return listed < 0;
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
     ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
     ok = ok && !greedy.arrays.failed;
@@ -825,8 +836,8 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
 /* --- >>styles ---
  * Knows: runs of the exact search.  Knows nothing of capacities.
  *
- * Runs try each rank of ties with each kind of tightness.  A later run does not learn from the
- * sections that failed. */
+ * Runs of a small problem try each rank of ties with each kind of tightness.  A later run does not
+ * learn from the sections that failed.  In larger problems the first style finds most plans. */
 
 /* The item at the floor that meets the tightest section comes next: the section with the least */
 typedef enum memoi_tightness {
@@ -839,7 +850,8 @@ MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run
     enum { N_RANKS = 3, N_LEARNING = 2 * N_RANKS };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME};
-    const int style = MEMOI_WITHOUT(styles) ? 0 : (int)(run % (N_LEARNING + 1));
+    const int is_first = search->problem->n_items > MEMOI_SMALL_ITEMS || MEMOI_WITHOUT(styles);
+    const int style = is_first ? 0 : (int)(run % (N_LEARNING + 1));
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;
     return ranks[style % N_RANKS];
@@ -949,7 +961,7 @@ MEMOI int memoi_team_create(memoi_team* team, memoi_search* first, int64_t n) {
         team->searches[team->n] = made;
         if (!made) return 0;
         if (memoi_search_create(made, first->problem, first->random + (uint64_t)team->n,
-                                first->clock) <= 0) {
+                                first->clock) != MEMOI_MADE) {
             team->n++;
             return 0;
         }
@@ -1089,13 +1101,13 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
                             memoi_verdict* verdict) {
     memoi_problem part;
     memoi_search search;
-    int ok = memoi_problem_pick(cores->problem, cores->is_in, &part);
-    if (!ok) return 0;
+    memoi_made made = MEMOI_NO_MEMORY;
+    if (!memoi_problem_pick(cores->problem, cores->is_in, &part)) return 0;
 
     /* What has an offset is fixed there, and loses what lies above the capacity. */
     for (int64_t i = 0; i < part.n_items; i++) {
         memoi_item* item = &part.items[i];
-        const int64_t offset = cores->offsets[item->buffer];
+        const int64_t offset = cores->offsets[item->origin];
         if (offset < 0) continue;
         part.n_fixed += item->fixed < 0;
         item->fixed = offset;
@@ -1103,20 +1115,20 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
         item->size = memob_min(item->size, capacity - offset);
     }
     part.ground = part.lower_bound = 0;
-    ok = memoi_problem_bounds(&part);
     *verdict = MEMOI_STOPPED;
     memset(&search, 0, sizeof search);
-    if (ok) ok = memoi_search_create(&search, &part, cores->seed++, cores->clock);
-    if (ok > 0) {
+    if (memoi_problem_bounds(&part))
+        made = memoi_search_create(&search, &part, cores->seed++, cores->clock);
+    if (made == MEMOI_MADE) {
         *n_nodes -= memoi_search_attempt(&search, capacity, *n_nodes) + 1;
         *verdict = search.verdict;
         for (int64_t i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
-            cores->offsets[part.items[i].buffer] = search.minimum[i];
-        ok = !search.is_out_of_memory;
+            cores->offsets[part.items[i].origin] = search.minimum[i];
+        if (search.is_out_of_memory) made = MEMOI_NO_MEMORY;
     }
     memoi_search_free(&search);
     memoi_problem_free(&part);
-    return ok != 0;
+    return made != MEMOI_NO_MEMORY;
 }
 
 /* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
@@ -1553,7 +1565,7 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 
     /* From bricks to items: those that are gone lie above those that were kept. */
     for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].buffer] = inner.offsets[i];
+        offsets[part.items[i].origin] = inner.offsets[i];
     for (int64_t i = b->n_joins - 1; !status && i >= 0; i--)
         offsets[b->joins[i].gone] = offsets[b->joins[i].kept] + b->joins[i].above;
     if (!status) memoi_solution_offer(problem, offsets, best);
@@ -1657,12 +1669,12 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
         status = memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes / MEMOI_SHARE, &own,
                                     &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
-        const int created = memoi_ejections_create(&ejections, &part, own.seed);
-        if (created > 0)
+        const memoi_made made = memoi_ejections_create(&ejections, &part, own.seed);
+        if (made == MEMOI_MADE)
             memoi_ejections_solve(&ejections, memob_max(goal, inner.bound),
                                   memoi_ejections_share(&part, n_nodes), &own, &inner);
         memob_arrays_free(&ejections.arrays);
-        if (created == 0) status = memob_no_memory(error, "a part of the plan");
+        if (made == MEMOI_NO_MEMORY) status = memob_no_memory(error, "a part of the plan");
     }
     if (!status && inner.peak > goal &&
         !memoi_exact_solve(&part, goal, memoi_exact_first(&part, own.nodes_left), &own, &inner))
@@ -1718,7 +1730,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
     const int64_t goal = memob_max(loop->target, loop->best->bound);
-    return memoi_fit_solve(loop->problem, 0, goal, loop->effort, loop->best)
+    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best)
                ? MEMO_STATUS_OK
                : memob_no_memory(error, "first fit");
 }
@@ -1773,9 +1785,8 @@ enum {
 typedef struct memoi_market {
     memo_plan* plan;
     memo_plan_desc desc; /* of the next attempt */
-    memoi_solver solve;
-    memo_wait* offers;  /* in order of time */
-    memob_keyed* order; /* the most expensive offer first, then by time */
+    memo_wait* offers;   /* in order of time */
+    memob_keyed* order;  /* the most expensive offer first, then by time */
     memo_wait* chosen;
     int64_t n;
     memo_plan best;   /* so far: its numbers; the offsets are below */
@@ -1811,7 +1822,7 @@ MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
 MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
     memo_status status = memoi_market_set(m, m->trial, error);
     m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
-    return status ? status : m->solve(m->plan, &m->desc, error);
+    return status ? status : memo_plan_solve(m->plan, &m->desc, error);
 }
 
 /* Do two buffers share bytes? */
@@ -2038,8 +2049,7 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
 }
 
 /* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_desc* desc,
-                              memoi_solver solve) {
+MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_desc* desc) {
     const int64_t n = desc->n_offers;
     const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
     memob_arrays* a = &m->arrays;
@@ -2047,7 +2057,6 @@ MEMOI int memoi_market_create(memoi_market* m, memo_plan* plan, const memo_plan_
     m->plan = plan;
     m->n = n;
     m->desc = *desc;
-    m->solve = solve;
     m->desc.n_offers = 0;
     m->random = desc->seed;
     m->deadline = memob_now_s() + desc->time_limit_s;
@@ -2100,12 +2109,11 @@ MEMOI void memoi_market_store(const memoi_market* m, memo_status status) {
     memcpy(plan->engine, m->best.engine, sizeof plan->engine);
 }
 
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error) {
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memoi_market m;
     memo_error reason;
     memo_status result = MEMO_STATUS_INFEASIBLE;
-    memo_status status = memoi_market_create(&m, plan, desc, solve)
+    memo_status status = memoi_market_create(&m, plan, desc)
                              ? memoi_market_check(&m, desc, error)
                              : memob_no_memory(error, "the waits of a plan");
     if (status) {

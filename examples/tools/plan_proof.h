@@ -215,9 +215,9 @@ static int proof_step(struct memoi_search* search, char step, long long a, long 
 static int proof_search(proof_run* run) {
     const memoi_deadline clock = {HUGE_VAL, NULL};
     memoi_search search;
-    const int created = memoi_search_create(&search, run->problem, 0, &clock);
-    int result = created ? 0 : -1;
-    if (created > 0) {
+    const memoi_made made = memoi_search_create(&search, run->problem, 0, &clock);
+    int result = made == MEMOI_NO_MEMORY ? -1 : 0;
+    if (made == MEMOI_MADE) {
         for (int64_t s = 0; search.sets && s < run->problem->n_sections; s++)
             if (search.first_member[s + 1] - search.first_member[s] > PROOF_STACKED)
                 search.sets[s] = 0; /* no stacks there */
@@ -254,7 +254,7 @@ static int proof_of_items(const memo_plan* plan, const memoi_problem* whole, con
     run.capacity = capacity;
     run.rows = (int64_t*)memob_calloc(part.n_items, sizeof(int64_t));
     for (int64_t i = 0; run.rows && i < part.n_items; i++)
-        run.rows[i] = plan->buffers[whole->items[part.items[i].buffer].buffer].id;
+        run.rows[i] = plan->buffers[whole->items[part.items[i].origin].origin].id;
     if (run.rows) result = proof_search(&run);
 
     for (int64_t s = 0; result > 0 && s < part.n_sections; s++) {
@@ -297,7 +297,8 @@ static memo_status proof_of_search(const memo_plan* plan, memo_text* text, int* 
 
     /* Without offsets, no plan can be offered; none is found anyway. */
     memset(&none, 0, sizeof none);
-    if (memoi_cores_create(&cores, &problem, 0, &clock) && memoi_neighbors_list(&problem) > 0) {
+    if (memoi_cores_create(&cores, &problem, 0, &clock) &&
+        memoi_neighbors_list(&problem) == MEMOI_MADE) {
         if (!memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &none))
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) memset(cores.is_in, 1, (size_t)problem.n_items);

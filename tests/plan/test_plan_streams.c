@@ -888,7 +888,7 @@ TEST(bounds_and_sections_follow_conflicts) {
         for (int64_t i = 0; i < problem.n_items; i++)
             for (int64_t k = 0; k < i; k++)
                 CHECK_IS(memoi_problem_items_overlap(&problem, k, i), ==,
-                         slow_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
+                         slow_conflict(plan, problem.items[k].origin, problem.items[i].origin));
         n_above += largest > plan->lower_bound_bytes;
     }
     CHECK_CASE(n_above > 300, "%d above the largest sum of live sizes", n_above);

@@ -12,13 +12,15 @@
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
- * belongs to the backward.
+ * groups of a window; several blocks leave room between blocks.)
  *
  * 1. Windows are disjoint, and ascend.
  * 2. A block holds its members. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
+
+/* memo_plan_solve, for a level. */
+typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 typedef struct memoi_group {
     int64_t first, n; /* members */
@@ -30,7 +32,7 @@ typedef struct memoi_group {
 
 typedef struct memoi_bilevel {
     memo_plan* plan;
-    memoi_solver solve; /* for a level */
+    memoi_solver solve;
     memoi_effort* effort;
     int32_t is_open; /* a level is not proven */
     memob_arrays arrays;
@@ -254,7 +256,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         memoi_bilevel_compose(bilevel);
         for (int64_t i = 0; i < problem->n_items; i++)
             offsets[i] =
-                bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+                bilevel->plan->buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
         memoi_solution_offer(problem, offsets, best);
     }
     MEMO_FREE(offsets);

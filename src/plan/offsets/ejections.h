@@ -118,16 +118,17 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* The caller frees the arrays.  1; 0: no memory; -1: pairs are too many for lists. */
-MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem, uint64_t seed) {
+/* The caller frees the arrays.  UNFIT: pairs are too many for lists. */
+MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem* problem,
+                                        uint64_t seed) {
     const int64_t n = problem->n_items;
-    const int listed = memoi_neighbors_list(problem);
+    const memoi_made listed = memoi_neighbors_list(problem);
     memob_arrays* a = &e->arrays;
     memset(e, 0, sizeof *e);
     e->problem = problem;
     e->random = seed;
     e->places = MEMOI_TRIES;
-    if (listed < 0 && problem->held) return -1;
+    if (listed == MEMOI_UNFIT && problem->held) return MEMOI_UNFIT;
 
     e->offsets = MEMOB_ARRAY(a, int64_t, n);
     e->weight = MEMOB_ARRAY(a, double, n);
@@ -138,7 +139,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
     e->place = MEMOB_ARRAY(a, int32_t, n + 2);
     e->end = MEMOB_ARRAY(a, int32_t, n);
     e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
-    if (a->failed || listed == 0) return 0;
+    if (a->failed || listed == MEMOI_NO_MEMORY) return MEMOI_NO_MEMORY;
 
     for (int64_t i = 0; i < n; i++) {
         int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
@@ -147,7 +148,7 @@ MEMOI int memoi_ejections_create(memoi_ejections* e, const memoi_problem* proble
                        (double)(problem->items[i].end - problem->items[i].begin);
         if (e->end[i] > *largest) *largest = e->end[i];
     }
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */

@@ -82,8 +82,7 @@ typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
 
-/* What unplaced items say together.  A tally is kept for each block of items, and is taken again
- * only if an item of the block has changed. */
+/* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
     memoi_failure state;        /* sum of hashes */
     int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
@@ -110,11 +109,8 @@ typedef struct memoi_search {
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
-    uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
-    uint64_t aligned;    /* items with an alignment */
 
     /* the node */
-    uint64_t unplaced; /* items, where there are sets */
     int64_t *minimum, *bound;
     char *is_placed, *is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
@@ -132,10 +128,8 @@ typedef struct memoi_search {
     /* the run */
     int64_t capacity;
     int32_t* rank;                   /* of an item, the last tie break */
-    double* weight;                  /* of a section: 1 + how often the section failed lately */
     int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
-    int32_t tightness, use_weights;  /* the style of the run, of extras/memo_pack.h */
     int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
@@ -144,13 +138,18 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
-    memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
     int64_t n_runs, node_begin, node_end; /* of its budget */
     double run_length;
     memoi_verdict verdict;
 
-    /* side by side with other searches, if extras/memo_pack.h runs several */
-    int64_t place;     /* among them */
+    /* Read by extras/memo_pack.h alone: stacks, styles, and several searches side by side. */
+    uint64_t* sets;    /* the free members of a section, one bit each; NULL without alignments */
+    uint64_t aligned;  /* items with an alignment */
+    uint64_t unplaced; /* items, where there are sets */
+    memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
+    double* weight;  /* of a section: 1 + how often the section failed lately */
+    int32_t tightness, use_weights;
+    int64_t place;     /* among the searches */
     int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
     int32_t is_overtaken;
 } memoi_search;
@@ -165,13 +164,12 @@ MEMOI void memoi_search_free(memoi_search* search) {
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
 MEMOI double memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t item = 0, n, *first = search->first_member;
+    int64_t* first = search->first_member;
     double looks = 0;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++) first[s + 1]++;
     for (int64_t s = 0; s < problem->n_sections; s++) {
-        n = first[s + 1];
-        looks += (double)n * (double)n; /* each member placed looks at all others */
+        looks += (double)first[s + 1] * (double)first[s + 1]; /* each member looks at all others */
         search->unplaced_sum[s] = first[s];
         first[s + 1] += first[s];
     }
@@ -186,31 +184,28 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (item < problem->n_items && problem->items[item].begin < s) item++;
-        search->first_item[s] = (int32_t)item;
-    }
+    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 
-/* 1; 0: no memory; -1: too large, or has pairs.  The caller frees the search in any case. */
-MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem, uint64_t seed,
-                              const memoi_deadline* clock) {
+/* UNFIT: too large, or has pairs.  The caller frees the search in any case. */
+MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* problem,
+                                     uint64_t seed, const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     double looks;
-    int listed;
+    memoi_made listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->clock = clock;
     search->random = seed;
-    if (n > MEMOI_SEARCH_ITEMS || problem->held) return -1;
+    if (n > MEMOI_SEARCH_ITEMS || problem->held) return MEMOI_UNFIT;
     listed = memoi_neighbors_list(problem);
-    if (listed <= 0) return listed;
+    if (listed != MEMOI_MADE) return listed;
     search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
-    if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
+    if (n_members > MEMOI_SEARCH_MEMBERS) return MEMOI_UNFIT;
 
     search->size = MEMOB_ARRAY(a, int64_t, n);
     search->members = MEMOB_ARRAY(a, int32_t, n_members);
@@ -235,12 +230,12 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->lifted = MEMOB_ARRAY(a, int32_t, n);
     search->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     search->failures = MEMOB_ARRAY(a, memoi_failure, MEMOI_FAILURES);
-    if (a->failed) return 0;
+    if (a->failed) return MEMOI_NO_MEMORY;
 
     for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
     looks = memoi_search_list_members(search) / 2;
     search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* --- a node: its state, how an item is placed, and how changes are undone --- */
@@ -810,13 +805,13 @@ typedef struct memoi_exact {
 } memoi_exact;
 
 /* As memoi_search_create. */
-MEMOI int memoi_exact_create(memoi_exact* exact, const memoi_problem* problem, memoi_effort* effort,
-                             memoi_solution* best) {
+MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
+                                    memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
     exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
-    if (MEMOI_WITHOUT(search)) return -1;
+    if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
     return memoi_search_create(&exact->search, problem, effort->seed, &effort->clock);
 }
 
@@ -871,9 +866,9 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
                             memoi_effort* effort, memoi_solution* best) {
     memoi_exact exact;
-    const int created = memoi_exact_create(&exact, problem, effort, best);
-    int ok = created != 0;
-    for (; ok && created > 0 && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
+    int ok = made != MEMOI_NO_MEMORY;
+    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
         ok = memoi_exact_round(&exact, target, n_nodes);
     memoi_exact_free(&exact);
     return ok;

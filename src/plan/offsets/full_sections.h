@@ -11,7 +11,8 @@
  * many items there are.  before: scratch, one more than sections. */
 MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
                               int64_t* before) {
-    const int64_t level = problem->lower_bound / 100 * percent;
+    const int64_t bound = problem->lower_bound;
+    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     int64_t n_full = 0;
     for (int64_t i = 0; i < problem->n_sections; i++)
         before[i + 1] = before[i] + (problem->section_bounds[i] > level);
@@ -22,8 +23,7 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
     return n_full;
 }
 
-/* Plans the items in the set alone, from their offsets on, with so many nodes; raises the bound of
- * the whole.  0: no memory, with a message. */
+/* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
@@ -36,7 +36,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         return memob_no_memory(error, "full sections");
     }
     memoi_solution_begin(&inner, &part, inner_offsets);
-    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].buffer];
+    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
     if (inner.peak > target)
         status =
@@ -46,7 +46,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");
     for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].buffer] = inner.offsets[i];
+        offsets[part.items[i].origin] = inner.offsets[i];
     *bound = memob_max(*bound, inner.bound);
     MEMO_FREE(inner_offsets);
     memoi_problem_free(&part);

@@ -9,8 +9,7 @@
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
- * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.  (Plans in
- * which items wait until a plateau reaches their alignment are higher.)
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
  *
  * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
  * and a run is fast for any number of items.
@@ -86,7 +85,7 @@ typedef struct memoi_unplaced {
 MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
                                 memob_arrays* a) {
     const int64_t n = problem->n_items;
-    int64_t n_leaves = 1, i = 0;
+    int64_t n_leaves = 1;
     while (n_leaves < n) n_leaves *= 2;
     unplaced->n_leaves = n_leaves;
     unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
@@ -95,15 +94,12 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
-    for (int64_t s = 0; s <= problem->n_sections; s++) {
-        while (i < n && problem->items[i].begin < s) i++;
-        unplaced->first_item[s] = (int32_t)i;
-    }
-    for (i = 0; i < n_leaves; i++) {
+    memoi_problem_first_items(problem, unplaced->first_item);
+    for (int64_t i = 0; i < n_leaves; i++) {
         unplaced->turn[n_leaves + i] = INT32_MAX;
         unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
     }
-    for (i = n_leaves - 1; i > 0; i--)
+    for (int64_t i = n_leaves - 1; i > 0; i--)
         unplaced->largest_end[i] =
             (int32_t)memob_max(unplaced->largest_end[2 * i], unplaced->largest_end[2 * i + 1]);
     return 1;

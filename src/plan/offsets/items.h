@@ -50,17 +50,16 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
     item->lifetime = end - buffer->begin;
-    item->buffer = i;
+    item->origin = i;
     problem->n_fixed += item->fixed >= 0;
     problem->has_gaps |=
         item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
     problem->n_items++;
 }
 
-/* Rounds sizes up to the least alignment, and returns the unit: the largest number that divides all
- * sizes and fixed offsets, because smaller numbers make a smaller search. */
-MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
-    int64_t unit = 0, least = INT64_MAX;
+/* Rounds sizes up to the least alignment, and returns the step in bytes. */
+MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
+    int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)
         least = memob_min(least, problem->items[i].alignment);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -71,29 +70,29 @@ MEMOI int64_t memoi_problem_unit(memoi_problem* problem, int simpler) {
             problem->is_rounded |= item->spare > 0;
             item->spare = 0;
         }
-        unit = memoi_problem_gcd(unit, item->size);
-        if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
+        step = memoi_problem_gcd(step, item->size);
+        if (item->fixed > 0) step = memoi_problem_gcd(step, item->fixed);
     }
 
-    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the unit, or is a
-     * multiple of it.  A smaller unit can break an earlier item's, so the loop begins again. */
+    /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the step, or is a
+     * multiple of it.  A smaller step can break an earlier item's, so the loop begins again. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
-        if (unit % alignment == 0 || alignment % unit == 0) continue;
-        unit = memoi_problem_gcd(unit, alignment);
+        if (step % alignment == 0 || alignment % step == 0) continue;
+        step = memoi_problem_gcd(step, alignment);
         i = -1;
     }
-    return problem->n_items > 0 ? unit : 1;
+    return problem->n_items > 0 ? step : 1;
 }
 
-/* Refuses what could overflow.  Finds out whether the unit guarantees all alignments. */
-MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo_error* error) {
+/* Refuses what could overflow.  Finds out whether the step guarantees all alignments. */
+MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest = memob_min(highest + item->size, MEMOB_BYTES_MAX + 1);
-        if (unit % item->alignment == 0) continue;
+        if (step % item->alignment == 0) continue;
         problem->has_alignment = 1;
         padding = memob_max(padding, item->alignment);
     }
@@ -107,7 +106,7 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t unit, memo
     return MEMO_STATUS_OK;
 }
 
-/* Turns bytes into units.  The unit is the step, or less if sizes have spare room. */
+/* Turns bytes into units: the step, or less if sizes have spare room. */
 MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
     int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
@@ -144,7 +143,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
         memoi_problem_add_item(problem, plan, i, &gap, &hold);
-    step = memoi_problem_unit(problem, simpler);
+    step = memoi_problem_step(problem, simpler);
     if (!status) status = memoi_problem_check(problem, step, error);
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
@@ -173,20 +172,21 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
     return 0;
 }
 
-/* Adds the pairs that holds keep apart.  1; 0: no memory; -1: pairs are too many. */
-MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+/* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
+MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
-    int ok = item_of != NULL;
-    for (int64_t i = 0; ok && i < plan->n_buffers; i++) item_of[i] = -1;
-    for (int64_t i = 0; ok && i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
-    for (int64_t h = 0, j = -1; ok > 0 && memoi_holds_next(plan, &h, &j);) {
+    memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
+    for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
+    for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
+    for (int64_t h = 0, j = -1; made && memoi_holds_next(plan, &h, &j);) {
         const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
         if (i < 0 || item_of[j] < 0) continue;
-        ok = problem->n_held == MEMOI_HELD_PAIRS
-                 ? -1
-                 : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
-        if (ok <= 0) break;
+        if (problem->n_held == MEMOI_HELD_PAIRS)
+            made = MEMOI_UNFIT;
+        else if (!memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t)))
+            made = MEMOI_NO_MEMORY;
+        if (made != MEMOI_MADE) break;
         MEMO_ASSERT(i < item_of[j]); /* 3 */
         problem->held[k] = (int32_t)i;
         problem->held[k + 1] = (int32_t)item_of[j];
@@ -195,5 +195,5 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
     }
     MEMO_FREE(item_of);
-    return ok;
+    return made;
 }

@@ -6,13 +6,12 @@
 #include "plan/offsets/bi_level.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
+ * they plan.
  *
- * Greedy comes first, once; a large problem has one of its orders in each round.  Bi-level and MIP
- * run if the desc asks for them.  The other engines run in rounds, each if it suits the problem;
- * each lowers the best plan so far with a share of the round's nodes.  The next round has twice as
- * many.  So an engine that cannot help costs no more than a few times what the engine costs that
- * can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
+ * round has twice as many.  So an engine that cannot help costs no more than a few times what the
+ * engine costs that can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -28,7 +27,8 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round, has_ejections, has_exact;
+    int32_t round;
+    memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
@@ -92,38 +92,40 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
+    const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) status = memoi_loop_full(loop, goal, n_nodes, error);
-
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_ejections > 0 &&
-        !(loop->has_exact > 0 && (memoi_problem_is_plain(problem) || problem->is_cover)))
-        memoi_ejections_solve(&loop->ejections, goal,
-                              loop->has_exact > 0
-                                  ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                                  : n_nodes,
-                              loop->effort, loop->best);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && loop->has_exact > 0 &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (!status && !loop->is_apart) {
+        status = memoi_loop_full(loop, goal, n_nodes, error);
+        if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
+            !is_searched) {
+            const int64_t share = memoi_loop_share(loop, n_nodes);
+            memoi_ejections_solve(&loop->ejections, goal,
+                                  has_exact ? memoi_ejections_share(problem, share) : n_nodes,
+                                  loop->effort, loop->best);
+        }
+        if (!status && memoi_loop_goes_on(loop) && has_exact &&
+            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+            status = memob_no_memory(error, "the search");
+    }
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
 
-/* The engines beside AUTO, once: greedy ends with ejections, the mixed-integer program alone. */
+/* The engines beside AUTO, once: GREEDY ends with ejections if the problem is not easy. */
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (loop->desc->engine == MEMO_PLAN_ENGINE_MIP) {
+    const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
+    memo_status status = memoi_pack_greedy(loop, error);
+    if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop) &&
+        loop->ejections_made == MEMOI_MADE)
+        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
+                              loop->effort, loop->best);
+    memoi_loop_credit(loop, "greedy");
+    if (is_mip && !status && memoi_loop_goes_on(loop))
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
-        memoi_loop_credit(loop, "mip");
-    } else if (!memoi_problem_is_easy(loop->problem)) {
-        status = memoi_pack_greedy(loop, error);
-        if (!status && memoi_loop_goes_on(loop) && loop->has_ejections > 0)
-            memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                                  loop->effort, loop->best);
-        memoi_loop_credit(loop, "greedy");
-    }
+    memoi_loop_credit(loop, "mip");
     return status;
 }
 
@@ -131,6 +133,7 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
     int64_t n_nodes =
@@ -139,28 +142,23 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->before = *loop->best;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
-    loop->has_ejections = loop->has_exact = -1;
-    memset(&loop->ejections, 0, sizeof loop->ejections);
-    memset(&loop->exact, 0, sizeof loop->exact);
+    loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = loop->effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
-            loop->has_ejections =
-                memoi_ejections_create(&loop->ejections, problem, loop->effort->seed);
+            loop->ejections_made = memoi_ejections_create(&loop->ejections, problem, effort->seed);
             if (!is_once)
-                loop->has_exact =
-                    memoi_exact_create(&loop->exact, problem, loop->effort, loop->best);
-            if (!loop->has_ejections || !loop->has_exact)
+                loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
+            if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
                 status = memob_no_memory(error, "the search");
         }
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
-        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && loop->effort->n_nodes == n_spent))
-            break;
+        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }
     memob_arrays_free(&loop->ejections.arrays);

@@ -118,7 +118,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
-    int made = memoi_neighbors_list(problem);
+    const memoi_made made = memoi_neighbors_list(problem);
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
@@ -128,8 +128,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
-    mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
-    if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
+    mip.n_pairs =
+        (made == MEMOI_MADE ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
+    if (made != MEMOI_NO_MEMORY && n + mip.n_pairs > MEMOI_MIP_PAIRS)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "%lld buffers and %lld overlapping pairs are too many for the MIP "
                               "(limit %d); use the search",
@@ -137,7 +138,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
     offsets = MEMOB_ARRAY(&arrays, int64_t, n);
     order = MEMOB_ARRAY(&arrays, memob_keyed, n);
-    if (!made || arrays.failed) status = memob_no_memory(error, "the MIP");
+    if (made == MEMOI_NO_MEMORY || arrays.failed) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;

@@ -88,8 +88,8 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     memcpy(neighbors->list, sorted, (size_t)first[n] * sizeof(int32_t));
 }
 
-/* Makes the lists.  1; 0: no memory; -1: too long, so that callers do without. */
-MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
+/* Makes the lists.  UNFIT: these are too long. */
+MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
     int64_t n_entries;
@@ -97,10 +97,10 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-    if (neighbors->list) return 1;
+    if (neighbors->list) return MEMOI_MADE;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
-    if (neighbors->are_too_many) return -1;
+    if (neighbors->are_too_many) return MEMOI_UNFIT;
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
@@ -112,12 +112,12 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         memob_arrays_free(&scratch);
         memob_arrays_free(&neighbors->arrays);
         memset(neighbors, 0, sizeof *neighbors);
-        return 0;
+        return MEMOI_NO_MEMORY;
     }
     memoi_neighbors_fill(problem, fill);
     if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
-    return 1;
+    return MEMOI_MADE;
 }
 
 /* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */

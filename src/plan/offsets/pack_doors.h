@@ -10,9 +10,6 @@ struct memoi_exact;
 struct memoi_greedy;
 struct memoi_loop;
 
-/* memo_plan_solve, for what plans smaller plans on its way. */
-typedef memo_status (*memoi_solver)(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
-
 #ifdef MEMO_PACK
 
 /* Holds and gaps as sections, and their bound.  0: no memory. */
@@ -32,13 +29,12 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 /* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Before the runs of greedy; instead of the search, for GREEDY; first in a round. */
+/* Before the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
-/* Buys waits; solve: plans with some of them. */
-MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memoi_solver solve,
-                                 memo_error* error);
+/* Buys waits. */
+MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 #else
 
@@ -54,7 +50,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_sweep(greedy, target, best)         1
 #define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
-#define memoi_pack_buy(plan, desc, solve, error)                                                   \
+#define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
                    "implementation of memo_plan.h")

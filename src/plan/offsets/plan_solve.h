@@ -23,7 +23,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
     for (int64_t i = 0; i < problem->n_items; i++)
-        plan->buffers[problem->items[i].buffer].offset_bytes =
+        plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
@@ -33,13 +33,13 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                      memo_error* error) {
     memo_status status = memoi_problem_create(plan, simpler, problem, error);
-    int ok = 1;
-    if (!status && plan->n_holds > 0) ok = memoi_problem_add_holds(problem, plan);
-    if (!status && ok > 0) ok = memoi_pack_pose(plan, problem);
-    if (status || ok > 0) return status;
+    memoi_made made = MEMOI_MADE;
+    if (status) return status;
+    if (plan->n_holds > 0) made = memoi_problem_add_holds(problem, plan);
+    if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error)
-              : memob_no_memory(error, "the holds of the plan");
+    if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
+    return memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error);
 }
 
 /* Returns 0 if trace belongs to another plan. */
@@ -57,7 +57,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
-    int64_t culprit, bound;
+    int64_t culprit;
     memoi_problem problem;
     memoi_solution best;
     memoi_loop loop;
@@ -72,11 +72,11 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
-        bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
+        const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
-                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
+                plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
         memoi_solution_highest(&problem, &best);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
@@ -141,7 +141,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, memo_plan_solve, error);
+    if (settings.n_offers != 0) return memoi_pack_buy(plan, &settings, error);
 
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);

@@ -1,32 +1,37 @@
 #pragma once
 #include "memo/base.h"
 /* ---- >>problem ----------------------------------------------------------------------------------
- * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.
+ * THE PLANNER OF OFFSETS IN A PAGE: a problem, its bounds, engines, and a loop.  This room has the
+ * types of a problem, and knows nothing of engines.
  *
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
  *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
- *   engines   each lowers the best plan so far (>>solution), and has one file and one door:
- *             >>greedy                 memoi_greedy_solve     a plan in milliseconds
- *             >>exact search           memoi_exact_round      a plan within a capacity, or a proof
- *             >>full sections          memoi_full_solve       many items: the fullest times first
- *             >>ejections              memoi_ejections_solve  what is too high takes other places
- *             >>mixed-integer program  memoi_mip_solve        the paper's, by lp_solve
- *             >>bi-level               memoi_bilevel_solve    alike layers are planned once
+ *   engines   each lowers the best plan so far (>>solution), and has one file and one door
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
- *             the plan is proven, or nodes or time are spent.  >>plan solve calls it.
- *   puzzles   >>pack doors: what extras/memo_pack.h adds
+ *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
+ *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * This room has the types of a problem, and knows nothing of engines.
+ * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
+ *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
+ *   >>greedy (orders)         first                  any problem                    a plan
+ *   >>mixed-integer program   once, for MIP          few pairs; one unit; lp_solve  a plan, a proof
+ *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
+ *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
+ *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no pairs  a plan, a proof
  *
- * Sizes are divided by their common unit, time by what matters: a *section* is a set of items that
- * live together, to which no other item can be added.  Two items overlap exactly where they share a
- * section, so a packing of every section is a plan.  Items of size 0 are left out.
- *
- * All offsets are multiples of the least alignment, so sizes are rounded up to it: the bytes above
- * an item serve no other item.  This *spare* room may lie above the peak, as nothing lies there.
- *
- * With several streams a few more pairs conflict, listed one by one: the earlier item is *held*. */
+ * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
+ * together, to which no other item can be added.  Two items overlap exactly where they share a
+ * section, so a packing of every section is a plan.
+ *   step    the largest number that divides sizes, rounded up, and fixed offsets
+ *   unit    the largest number that divides the step and all spare room
+ *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
+ *           it; these bytes may lie above the peak, because nothing lies there
+ *   gap     a time in an item's life in which other items may take its bytes
+ *   wait    one stream waits for another: what lives on the two is in order
+ *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
+ *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
+ */
 
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
@@ -39,6 +44,9 @@ enum {
     MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
 };
 
+/* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
+typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
+
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
 } memoi_range;
@@ -46,13 +54,13 @@ typedef struct memoi_range {
 typedef struct memoi_item {
     int64_t size;       /* rounded up to the least alignment; in units, as all below */
     int64_t spare;      /* part of the size that the rounding added */
-    int64_t alignment;  /* 1 if the unit guarantees it */
+    int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
-    int64_t buffer;   /* index in the plan */
+    int64_t origin;   /* index of the plan's buffer or, of a picked item, in the whole */
 } memoi_item;
 
 typedef struct memoi_problem {
@@ -63,8 +71,7 @@ typedef struct memoi_problem {
     int64_t lower_bound;
     int64_t ground; /* the top of the highest fixed item, with spare room */
     int64_t spare;  /* the largest of an item */
-    int64_t unit_bytes;
-    int64_t step; /* all sizes and fixed offsets are multiples of it */
+    int64_t step, unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
     int32_t is_cover;     /* sections replace pairs, and are not in order of time */
@@ -105,6 +112,12 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
+}
+
+/* Sets for each section, and for the end, the first item that begins there or later. */
+MEMOI void memoi_problem_first_items(const memoi_problem* problem, int32_t* first) {
+    for (int64_t s = 0, i = 0; s <= problem->n_sections; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

@@ -118,15 +118,15 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set, whose buffers are those of the whole.  0: no memory. */
+/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     int64_t i;
     *part = *whole;
-    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
+    part->lower_bound = part->ground = 0;
     part->section_bounds = NULL;
     part->held = NULL;
-    part->n_held = 0;
     part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
@@ -137,7 +137,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         *item = whole->items[i];
         memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
                (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = i;
+        item->origin = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
