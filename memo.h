@@ -6256,165 +6256,12 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
-/* ---- >>engine -----------------------------------------------------------------------------------
- * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
- * moves. */
-
-/* The streams.  Copies are on the two in the middle. */
-enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
-
-typedef struct memob_engine {
-    memo_device device;
-    memo_stream streams[4];   /* MEMOB_SWAP_COMPUTE to _FILE */
-    int32_t borrowed;         /* bit k: stream k is the caller's */
-    int32_t computes_on_host; /* the calling thread computes, not a stream */
-    memo_event* events;       /* the first two are recorded by the compute stream alone */
-    int32_t n_events;
-    memob_spill_op* spill_ops; /* even: writes of the file, odd: reads */
-    memob_spill_file file;
-    char *device_memory, *host_memory;
-    int32_t owns_device_memory, owns_host_memory;
-    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
-    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
-
-    /* The call that is under way.  After a failure the rest of the call does nothing. */
-    memo_status status;
-    memo_error* error;
-} memob_engine;
-
-/* An address in memory that a dry run or a planner may lack. */
-MEMOI void* memob_at(const void* memory, int64_t offset) {
-    return (void*)((uintptr_t)memory + (uintptr_t)offset);
-}
-
-/* An engine that has nothing yet, on a device that was checked. */
-MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
-                              memo_stream compute_stream, int32_t computes_on_host) {
-    memset(e, 0, sizeof *e);
-    (void)memob_device_take(&e->device, device, "", NULL);
-    e->file.fd = -1;
-    e->streams[MEMOB_SWAP_COMPUTE] = compute_stream;
-    e->computes_on_host = computes_on_host;
-}
-
-/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
- * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
- * messages.  memob_engine_release frees whatever was taken. */
-MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
-                                       int64_t host_bytes, const memo_stream* copy_streams,
-                                       int n_streams, memo_error* error) {
-    static const char* const names[] = {"compute", "to host", "to device", "file"};
-    void *on_device = e->device_memory, *on_host = e->host_memory;
-    memo_status status = MEMO_STATUS_OK;
-
-    /* Memory. */
-    if (!on_device && device_bytes) {
-        status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
-        if (status) return status;
-        e->owns_device_memory = 1;
-    }
-    e->device_memory = (char*)on_device;
-    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
-        return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
-                             MEMOB_DEVICE_ALIGNMENT);
-    if (!on_host && host_bytes) {
-        status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
-        if (status) return status;
-        e->owns_host_memory = 1;
-    }
-    e->host_memory = (char*)on_host;
-
-    /* Streams and events. */
-    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
-        if (copy_streams) e->streams[i] = copy_streams[i - 1];
-        if (e->streams[i])
-            e->borrowed |= 1 << i;
-        else
-            status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
-    }
-    for (int32_t i = 0; i < e->n_events && !status; i++)
-        status = memo_event_create_untimed(&e->device, &e->events[i], error);
-    return status;
-}
-
-/* Errors: UNSUPPORTED.  what: what runs by launch_host. */
-MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* desc,
-                                            const char* what, memo_error* error) {
-    if (e->device.launch_host) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "%s.device: its table has no launch_host, which %s needs; set it, or do "
-                          "without %s",
-                          desc, what, what);
-}
-
-MEMOI void memob_engine_release(memob_engine* e) {
-    const memo_device* device = &e->device;
-    if (!device->struct_bytes) return; /* it has not begun */
-
-    /* Copies use the memory below, so wait for them first. */
-    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
-        if (!e->streams[i]) continue;
-        MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
-        if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
-    }
-    memob_spill_destroy(&e->file);
-    for (int32_t i = 0; i < e->n_events && e->events; i++)
-        if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
-    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
-    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
-}
-
-/* --- operations of a call --- */
-
-MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
-    e->status = MEMO_STATUS_OK;
-    e->error = error;
-}
-
-/* If the calling thread computes, what it computed is done. */
-MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
-    return e->computes_on_host && event < 2;
-}
-
-MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
-    if (!e->status && !memoi_engine_is_done(e, event))
-        e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
-}
-
-/* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
-    if (e->status || memoi_engine_is_done(e, event)) return;
-    e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
-                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
-                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
-}
-
-/* Copies bytes between both memories. */
-MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
-                             int64_t host_begin, int64_t n_bytes) {
-    void* on_device = memob_at(e->device_memory, device_begin);
-    void* on_host = memob_at(e->host_memory, host_begin);
-    const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
-    if (e->status || n_bytes <= 0) return;
-    e->status =
-        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
-    if (!e->status) e->copied_bytes[is_back] += n_bytes;
-}
-
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
-    if (e->status) return;
-    e->status =
-        memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
-    if (!e->status) e->file_bytes[op & 1] += e->spill_ops[op].n_bytes;
-}
-
 /* ---- >>list -------------------------------------------------------------------------------------
- * Knows: visits, and which of them a step makes.  Knows nothing of memory.
+ * Knows: visits.  Knows nothing of memory.
  *
  * A step is everything between two updates, one update included.  A visit is the computation of one
- * pass of one layer, for one slice of one micro-batch.  A list is the visits of a step, in the
- * order in which the trainer makes them. */
+ * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
+ * the visits of a step, in the order in which the trainer makes them. */
 
 typedef enum memob_pass {
     MEMOB_FORWARD = 0,
@@ -6424,31 +6271,10 @@ typedef enum memob_pass {
 } memob_pass;
 
 typedef struct memob_visit {
-    int32_t pass, layer;
-    int32_t slice, micro_batch; /* UPDATE: 0 */
-    int32_t is_deferred;        /* UPDATE: before the layer's first FORWARD */
+    int32_t pass, layer; /* layer: of rows a step */
+    int32_t odd;         /* of rows: the rounding buffer of the step */
+    int32_t forward;     /* of rows, of a backward: the visit that is its forward */
 } memob_visit;
-
-/* Which visits of the list a step makes. */
-typedef enum memob_list_kind {
-    MEMOB_LIST_EVERY = 0,  /* all: a step behind another step */
-    MEMOB_LIST_FIRST,      /* no deferred updates: there are no gradients yet */
-    MEMOB_LIST_PENDING,    /* deferred updates alone */
-    MEMOB_LIST_EVALUATION, /* forwards of micro-batch 0 alone */
-    MEMOB_LIST_BATCH,      /* no updates at all: a micro-batch that is not the last */
-    MEMOB_LIST_UPDATE      /* updates that are not deferred, alone */
-} memob_list_kind;
-
-MEMOI int memoi_list_has(const memob_visit* visit, int32_t kind) {
-    switch (kind) {
-    case MEMOB_LIST_FIRST: return !visit->is_deferred;
-    case MEMOB_LIST_PENDING: return visit->is_deferred;
-    case MEMOB_LIST_EVALUATION: return visit->pass == MEMOB_FORWARD && !visit->micro_batch;
-    case MEMOB_LIST_BATCH: return visit->pass != MEMOB_UPDATE;
-    case MEMOB_LIST_UPDATE: return visit->pass == MEMOB_UPDATE && !visit->is_deferred;
-    default: return 1;
-    }
-}
 
 /* ---- >>waits ------------------------------------------------------------------------------------
  * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
@@ -6644,12 +6470,166 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, i
     return found;
 }
 
+/* ---- >>engine -----------------------------------------------------------------------------------
+ * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
+ * moves. */
+
+typedef struct memob_engine {
+    memo_device device;
+    memo_stream streams[MEMOB_N_STREAMS];
+    int32_t borrowed;         /* bit k: stream k is the caller's */
+    int32_t computes_on_host; /* the calling thread computes, not a stream */
+    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    int32_t n_events;
+    memob_spill_op* spill_ops; /* writes and reads of the file */
+    memob_spill_file file;
+    char *device_memory, *host_memory;
+    int32_t owns_device_memory, owns_host_memory;
+    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
+
+    /* The call that is under way.  After a failure the rest of the call does nothing. */
+    memo_status status;
+    memo_error* error;
+} memob_engine;
+
+/* An address in memory that a dry run or a planner may lack. */
+MEMOI void* memob_at(const void* memory, int64_t offset) {
+    return (void*)((uintptr_t)memory + (uintptr_t)offset);
+}
+
+/* An engine that has nothing yet but what the caller gives, on a device that was checked. */
+MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
+                              memo_stream compute_stream, int32_t computes_on_host,
+                              void* device_memory, void* host_memory) {
+    memset(e, 0, sizeof *e);
+    (void)memob_device_take(&e->device, device, "", NULL);
+    e->file.fd = -1;
+    e->streams[MEMOB_STREAM_COMPUTE] = compute_stream;
+    e->computes_on_host = computes_on_host;
+    e->device_memory = (char*)device_memory;
+    e->host_memory = (char*)host_memory;
+}
+
+/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
+ * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
+ * messages.  memob_engine_release frees whatever was taken. */
+MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
+                                       int64_t host_bytes, const memo_stream* copy_streams,
+                                       int n_streams, memo_error* error) {
+    static const char* const names[] = {"compute", "to host", "to device", "file"};
+    void *on_device = e->device_memory, *on_host = e->host_memory;
+    memo_status status = MEMO_STATUS_OK;
+
+    /* Memory. */
+    if (!on_device && device_bytes) {
+        status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
+        if (status) return status;
+        e->owns_device_memory = 1;
+    }
+    e->device_memory = (char*)on_device;
+    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
+        return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
+                             MEMOB_DEVICE_ALIGNMENT);
+    if (!on_host && host_bytes) {
+        status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
+        if (status) return status;
+        e->owns_host_memory = 1;
+    }
+    e->host_memory = (char*)on_host;
+
+    /* Streams and events. */
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++) {
+        if (copy_streams) e->streams[i] = copy_streams[i - 1];
+        if (e->streams[i])
+            e->borrowed |= 1 << i;
+        else
+            status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
+    }
+    for (int32_t i = 0; i < e->n_events && !status; i++)
+        status = memo_event_create_untimed(&e->device, &e->events[i], error);
+    return status;
+}
+
+/* Errors: UNSUPPORTED.  what: what runs by launch_host. */
+MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* desc,
+                                            const char* what, memo_error* error) {
+    if (e->device.launch_host) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "%s.device: its table has no launch_host, which %s needs; set it, or do "
+                          "without %s",
+                          desc, what, what);
+}
+
+MEMOI void memob_engine_release(memob_engine* e) {
+    const memo_device* device = &e->device;
+    if (!device->struct_bytes) return; /* it has not begun */
+
+    /* Copies use the memory below, so wait for them first. */
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= MEMOB_STREAM_FILE; i++) {
+        if (!e->streams[i]) continue;
+        MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
+        if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
+    }
+    memob_spill_destroy(&e->file);
+    for (int32_t i = 0; i < e->n_events && e->events; i++)
+        if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
+    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
+    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
+}
+
+/* --- operations of a call --- */
+
+MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
+    e->status = MEMO_STATUS_OK;
+    e->error = error;
+}
+
+/* If the calling thread computes, what it computed is done. */
+MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
+    return e->computes_on_host && event < 2;
+}
+
+MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+    if (!e->status && !memoi_engine_is_done(e, event))
+        e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* If the calling thread computes, it waits in place of the compute stream. */
+MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+    if (e->status || memoi_engine_is_done(e, event)) return;
+    e->status = stream == MEMOB_STREAM_COMPUTE && e->computes_on_host
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* Copies bytes between both memories. */
+MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
+                             int64_t host_begin, int64_t n_bytes) {
+    void* on_device = memob_at(e->device_memory, device_begin);
+    void* on_host = memob_at(e->host_memory, host_begin);
+    const int is_back = stream == MEMOB_STREAM_TO_DEVICE;
+    if (e->status || n_bytes <= 0) return;
+    e->status =
+        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (!e->status) e->copied_bytes[is_back] += n_bytes;
+}
+
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t k) {
+    memob_spill_op* op = &e->spill_ops[k];
+    if (e->status) return;
+    e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
+    if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
+}
+
 /* ---- >>law --------------------------------------------------------------------------------------
  * Knows: which bytes travel when.  Knows nothing of devices, of times, and of what visits compute.
  *
- * An item is bytes and the visits that use them.  A stay is consecutive uses of an item at one
- * address, until another item uses any of its bytes, or the item is used elsewhere.  A transfer is
- * a load or a store of a stay.  An operation is a visit, or transfers that are enqueued together.
+ * An item is bytes, in slots, and the visits that use them.  A stay is consecutive uses of an item
+ * at one address, until another item uses any of its bytes, or the item is used elsewhere.  A
+ * transfer is a load or a store of a stay.  An operation is a visit, or transfers that are enqueued
+ * together.
  * The law makes the operations of a sequence of lists:
  *
  * 1. A stay is loaded if its first use reads, and the item has a value: of the stay before, or of a
@@ -6664,11 +6644,11 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, i
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
  *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the
  *    order of their first uses.  Last ties go by the number of the item.
- * 6. Items of 0 bytes and kept items have no transfers.
+ * 6. Items without slots have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
- * 8. Lists of `in_lists` follow each other in an order that the law does not know, so each knows
+ * 8. Lists in any order follow each other as the law does not know (is_any_order), so each knows
  *    the list before and the list behind alone, and all its items live on.  A stay that goes on
  *    into the next list is not loaded again there; it is stored in each list that changes it,
  *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
@@ -6686,7 +6666,7 @@ typedef enum memob_use_how {
     MEMOB_USE_WRITE,  /* writes all bytes, reads none */
     MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
-    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; in_lists */
+    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; is_any_order */
 } memob_use_how;
 
 #define MEMOB_HOST_DEFAULT (-1)
@@ -6701,10 +6681,10 @@ typedef struct memob_use {
 } memob_use;
 
 typedef struct memob_item {
-    int64_t n_bytes;
+    int32_t n_slots;  /* on the device; 0: it does not travel */
+    int32_t n_host;   /* slots on the host, and in the file */
     int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
-                         other item uses its bytes on the device, so it stays there; in_lists */
-    int32_t is_kept;  /* never leaves the device, shares its bytes with no other item */
+                         other item uses its bytes on the device, so it stays there; is_any_order */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
     int32_t parcel;   /* -1: host is an offset of its own; otherwise an offset in the parcel */
     int64_t host;
@@ -6723,46 +6703,40 @@ typedef enum memob_op_kind {
 /* A copy of an item, or of a parcel by the file.  Offsets in both memories. */
 typedef struct memob_part {
     int32_t item; /* the parcel's first item */
-    int64_t from, to, n_bytes;
+    int64_t from, to;
+    int32_t n_host; /* slots there */
 } memob_part;
 
 typedef struct memob_op {
     int32_t kind, stream;
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
-    int32_t is_awaited; /* an operation of another stream waits for it: record an event */
-    int32_t may_be_empty;
     int32_t first_part, n_parts;
     int32_t first_touch, n_touches; /* see memoi_waits_add */
-    int64_t n_bytes;                /* of the parts that travel */
 } memob_op;
 
 typedef struct memob_law_desc {
-    const memob_visit* visits;
     int32_t n_visits;
+    /* NULL, or (n_visits).  1: the visit runs on the stream of the file, not on compute. */
+    const char* on_host;
     const memob_item* items;
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    const int32_t* lists; /* (n_lists): memob_list_kind; NULL: EVERY */
-    /* NULL, or (n_visits): the lists with the visit, bit k for number k in `lists`; see 8.  Visit 0
-     * is in none. */
+    const int32_t* lists; /* (n_lists): their numbers, 0 to 31; NULL: all are 0 */
+    /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
-    int32_t n_lists;             /* 0: 1; the last ones may only say what comes, see n_tables */
-    int32_t n_tables;            /* 0: n_lists; operations are made of so many lists */
-    int32_t has_no_events;       /* 1: all operations are marked as awaited: quicker, for clocks */
-    int32_t updates_on_host;     /* UPDATE visits run on the stream of the file, not on compute */
-    int32_t n_parcels, n_places; /* 0 places: as many as parcels */
-    /* Not 0: addresses are numbers of slots, below these on the device, on the host and in the
-     * file.  Items are whole slots, which are the cells: quicker. */
+    int32_t is_any_order;        /* see 8.  Visit 0 is in no list */
+    int32_t n_lists;             /* 0: 1 */
+    int32_t n_parcels, n_places; /* places on the host for parcels */
+    /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
+     * file.  A slot is bytes of the same items, and a cell of the law. */
     int32_t n_slots[3];
-    int64_t places_at, place_bytes, parcels_at; /* first place on the host; first parcel in file */
+    /* The first place on the host, slots of a place, the first parcel in the file. */
+    int64_t places_at, place_slots, parcels_at;
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;
-    /* NULL, or for each item whether a sink may leave out operations of such items alone, because
-     * there are no bytes this time: what is awaited then is marked, too. */
-    const char* may_be_empty;
 } memob_law_desc;
 
 typedef struct memob_law {
@@ -6773,12 +6747,15 @@ typedef struct memob_law {
     int32_t* touches;
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
-    int32_t has_empty; /* some operations may be empty */
-    int32_t n_spilled; /* parcels that go to the file in a list, of place_bytes each */
-    int64_t n_kept[MEMOB_N_STREAMS];   /* for memob_waits_make */
-    int32_t n_events[MEMOB_N_STREAMS]; /* for memob_records: waits then are exact */
+    int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
+    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
     memob_arrays arrays;
 } memob_law;
+
+MEMOI void memob_law_free(memob_law* law) {
+    memob_arrays_free(&law->arrays);
+    memset(law, 0, sizeof *law);
+}
 
 /* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
  * operations to wait for; see memoi_waits_add. */
@@ -6818,10 +6795,6 @@ typedef struct memoi_due {
     int64_t at, host; /* offsets; of a parcel's item: host is in the parcel */
 } memoi_due;
 
-typedef struct memoi_bytes {
-    int64_t begin, end;
-} memoi_bytes;
-
 /* A parcel in a list. */
 typedef struct memoi_parcel {
     int32_t place;           /* -1: none */
@@ -6830,17 +6803,14 @@ typedef struct memoi_parcel {
     int32_t is_in_file;      /* its bytes are */
     int32_t room;            /* in the file; -1: a first walk has not spilled it */
     int32_t item;            /* its first */
-    int64_t n_bytes;
+    int32_t n_host;
 } memoi_parcel;
 
 /* A law in the making. */
 typedef struct memoi_maker {
     const memob_law_desc* desc;
     memob_law* law;
-    int32_t n_lists;     /* all lists */
     int32_t list, visit; /* of the operations that are added */
-    int64_t* borders;    /* sorted; cell k is [borders[k], borders[k + 1]) */
-    int64_t n_borders;
     memoi_stay* stays;
     int32_t n_stays;
     char* makes; /* (n_lists, n_uses): the use makes the item */
@@ -6850,9 +6820,7 @@ typedef struct memoi_maker {
     int32_t* first_use;     /* (n_visits + 1) */
     int32_t* latest;        /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
-    memoi_bytes* ranges;    /* of each operation: reads, then writes */
-    int32_t* first_range;   /* (n_ops, 2), + 1 */
-    int64_t n_ranges, ranges_most, parts_most, ops_most;
+    int64_t touches_most, parts_most, ops_most;
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
@@ -6861,13 +6829,6 @@ typedef struct memoi_maker {
     int32_t* loads;      /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
-
-MEMOI int memoi_compare_int64(const void* left, const void* right) {
-    int64_t a, b;
-    memcpy(&a, left, sizeof a);
-    memcpy(&b, right, sizeof b);
-    return memob_compare(a, b);
-}
 
 /* Orders the copies due at the same slot. */
 MEMOI int memoi_due_compare(const void* left, const void* right) {
@@ -6888,62 +6849,24 @@ MEMOI int memoi_due_shares_window(const memob_law_desc* desc, const memoi_due* d
                                   const memob_item* item) {
     for (int32_t k = 0; k < n && item->file >= 0; k++) {
         const memob_item* other = &desc->items[due[k].item];
-        if (other->file >= 0 && other->host < item->host + item->n_bytes &&
-            item->host < other->host + other->n_bytes)
+        if (other->file >= 0 && other->host < item->host + item->n_host &&
+            item->host < other->host + other->n_host)
             return 1;
     }
     return 0;
 }
 
-/* Sorts, and drops equal ones.  Returns how many are left.  Most are equal to a recent one, so a
- * small table drops these first. */
-MEMOI int64_t memoi_sort_borders(int64_t* borders, int64_t n) {
-    int64_t recent[4096], n_left = 0;
-    int bits = 4;
-    while (bits < 12 && ((int64_t)1 << bits) < n) bits++;
-    for (int64_t k = 0; k < (int64_t)1 << bits; k++) recent[k] = INT64_MIN;
-    for (int64_t k = 0; k < n; k++) {
-        int64_t* seen = &recent[((uint64_t)borders[k] * 0x9e3779b97f4a7c15u) >> (64 - bits)];
-        if (*seen == borders[k]) continue;
-        *seen = borders[k];
-        borders[n_left++] = borders[k];
-    }
-    n = n_left;
-    n_left = 0;
-    qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
-    for (int64_t k = 0; k < n; k++)
-        if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
-    return n_left;
-}
-
-MEMOI int64_t memoi_cell_at(const int64_t* borders, int64_t n, int64_t at) {
-    int64_t low = 0, high = n - 1;
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (borders[middle] < at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    MEMO_ASSERT(n && borders[low] == at);
-    return low;
-}
-
-/* The piece that begins at an address: a slot, or bytes between two borders. */
-MEMOI int64_t memoi_piece_at(const memoi_maker* m, int64_t at) {
-    const int32_t* n_slots = m->desc->n_slots;
-    if (!n_slots[0]) return memoi_cell_at(m->borders, m->n_borders, at);
+/* The number of a slot in all memories. */
+MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
+    const int32_t* n_slots = desc->n_slots;
     if (at & MEMOI_IN_FILE) return n_slots[0] + n_slots[1] + (at ^ MEMOI_IN_FILE);
     return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
-MEMOI int memoi_item_moves(const memob_item* item) { return item->n_bytes > 0 && !item->is_kept; }
-
 /* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
-    const int32_t kind = desc->lists ? desc->lists[list] : MEMOB_LIST_EVERY;
-    if (desc->in_lists) return (int)(desc->in_lists[visit] >> kind & 1);
-    return memoi_list_has(&desc->visits[visit], kind);
+    const int32_t number = desc->lists ? desc->lists[list] : 0;
+    return !desc->in_lists || desc->in_lists[visit] >> number & 1;
 }
 
 /* Where a use finds its bytes. */
@@ -6962,15 +6885,14 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
-    const int64_t begin = memoi_piece_at(m, at);
-    const int64_t end =
-        m->desc->n_slots[0] ? begin + item->n_bytes : memoi_piece_at(m, at + item->n_bytes);
+    const int64_t begin = memoi_cell_at(m->desc, at);
+    const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
     int32_t k = m->latest[use->item], before = -1;
     int goes_on, is_of_list;
 
     /* What does not live on ends with its list. */
     if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
-    is_of_list = !m->desc->in_lists || k < 0 || m->stays[k].first >= list_time;
+    is_of_list = !m->desc->is_any_order || k < 0 || m->stays[k].first >= list_time;
     goes_on = k >= 0 && m->stays[k].at == at;
     if (!is_of_list) goes_on &= m->stays[k].first >= list_time - m->desc->n_visits;
     for (int64_t c = begin; c < end; c++) {
@@ -7009,19 +6931,16 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
 /* All stays, in order of their first uses. */
 MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
-    const int64_t n_uses = d->n_uses, has_slots = d->n_slots[0];
-    const int64_t n_cells = has_slots ? (int64_t)d->n_slots[0] + d->n_slots[1] : 2 * n_uses;
-    int64_t n = 0;
-    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, has_slots ? 0 : 2 * n_uses);
+    const int64_t n_uses = d->n_uses, n_cells = (int64_t)d->n_slots[0] + d->n_slots[1];
     m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
-    m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->n_lists * n_uses);
-    m->makes = MEMOB_ARRAY(&m->arrays, char, m->n_lists* n_uses);
+    m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->law->n_lists * n_uses);
+    m->makes = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     if (m->arrays.failed) return memob_no_memory(error, "the stays of a step");
 
-    /* Cells of the device, and of what is updated on the host. */
+    /* Slots of the device, and of what is updated on the host. */
     for (int32_t u = 0; u < d->n_uses; u++) {
         const memob_use* use = &d->uses[u];
         const memob_item* item = &d->items[use->item];
@@ -7029,25 +6948,22 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
         MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
+        MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
+        MEMO_ASSERT(item->parcel >= 0 || item->host + item->n_host <= d->n_slots[1]);
         m->first_use[use->visit + 1] = u + 1;
-        if (has_slots || !memoi_item_moves(item)) continue;
-        m->borders[n++] = memoi_use_at(item, use);
-        m->borders[n++] = memoi_use_at(item, use) + item->n_bytes;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
         if (m->first_use[v + 1] < m->first_use[v]) m->first_use[v + 1] = m->first_use[v];
-    m->n_borders = has_slots ? n_cells : memoi_sort_borders(m->borders, n);
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
-    for (int64_t c = 0; c < m->n_borders; c++) m->owners[c] = m->used[c] = -1;
+    for (int64_t c = 0; c < n_cells; c++) m->owners[c] = m->used[c] = -1;
 
-    for (int32_t list = 0; list < m->n_lists; list++) {
+    for (int32_t list = 0; list < m->law->n_lists; list++) {
         const int32_t begin = list * d->n_visits;
         char* makes = m->makes + list * n_uses;
         for (int32_t v = 0; v < d->n_visits; v++)
             for (int32_t u = m->first_use[v], end = m->first_use[v + 1];
                  u < end && memoi_law_has(d, list, v); u++)
-                if (memoi_item_moves(&d->items[d->uses[u].item]))
-                    memoi_law_use(m, u, begin + v, begin, makes);
+                if (d->items[d->uses[u].item].n_slots) memoi_law_use(m, u, begin + v, begin, makes);
     }
     return MEMO_STATUS_OK;
 }
@@ -7076,7 +6992,8 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
         need,         {free_0, free_1},
         item->parcel, stay->item,
         stay->at,     item->parcel < 0 ? memoi_stay_host(m, version) : item->host};
-    if (time < m->law->n_lists * m->desc->n_visits) m->due[m->n_due++] = due;
+    MEMO_ASSERT(time < m->law->n_lists * m->desc->n_visits);
+    m->due[m->n_due++] = due;
 }
 
 /* Sorts by slot, then by memoi_due_compare: few are of one slot. */
@@ -7132,7 +7049,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
                                   "written; let its first use be WRITE",
                                   (int)(s->first % m->desc->n_visits), (int)s->item);
         s->is_loaded = reads && !s->is_on_host && !s->is_there;
-        if (m->desc->in_lists)
+        if (m->desc->is_any_order)
             s->is_stored = memoi_stay_leaves(m, s);
         else if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
@@ -7147,7 +7064,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
             memoi_law_add_due(m, 0, s, s->changed,
                               (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
                               s->last, next);
-        if (s->is_loaded && m->desc->in_lists) { /* behind visit 0 of the list before */
+        if (s->is_loaded && m->desc->is_any_order) { /* behind visit 0 of the list before */
             const int32_t list = (int32_t)memob_max(s->first / m->desc->n_visits - 1, 0);
             before = (int32_t)memob_max(before, list * m->desc->n_visits);
             value = (int32_t)memob_max(value, list * m->desc->n_visits);
@@ -7158,7 +7075,9 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     return memoi_law_sort_dues(m, error);
 }
 
-/* --- operations --- */
+/* ---- >>law operations ---------------------------------------------------------------------------
+ * Knows: in which order visits and transfers are enqueued, and which cells they touch.  Knows
+ * nothing of why bytes travel: that is >>law. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
@@ -7172,41 +7091,29 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     op->visit = m->visit;
     op->first_part = m->law->n_parts;
     op->first_touch = m->law->n_touches;
-    if (kind == MEMOB_OP_VISIT && m->desc->updates_on_host &&
-        m->desc->visits[op->visit].pass == MEMOB_UPDATE)
+    if (kind == MEMOB_OP_VISIT && m->desc->on_host && m->desc->on_host[op->visit])
         op->stream = MEMOB_STREAM_FILE;
     return op;
 }
 
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t from, int64_t to,
-                              int64_t n_bytes) {
-    const memob_part part = {item, from, to, n_bytes};
+                              int32_t n_host) {
+    const memob_part part = {item, from, to, n_host};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
-    if (op->kind != MEMOB_OP_VISIT) {
-        op->may_be_empty = m->desc->may_be_empty && m->desc->may_be_empty[item] &&
-                           (!op->n_parts || op->may_be_empty);
-        m->law->has_empty |= op->may_be_empty;
-        op->n_bytes += n_bytes;
-    }
     op->n_parts++;
 }
 
-/* Bytes that an operation reads or writes.  A slot is a cell; a parcel's items share one. */
-MEMOI void memoi_law_add_range(memoi_maker* m, memob_op* op, int32_t writes, int64_t begin,
-                               int64_t n_bytes) {
+/* Slots that an operation reads or writes.  A parcel's items share some. */
+MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t at, int32_t n) {
     memob_law* law = m->law;
-    MEMO_ASSERT(m->n_ranges < m->ranges_most && law->n_touches < m->ranges_most);
-    if (m->desc->n_slots[0]) {
-        const int32_t touch = 2 * (int32_t)memoi_piece_at(m, begin) + writes;
-        MEMO_ASSERT(n_bytes == 1 && touch < 2 * law->n_cells);
-        if (op->n_touches && law->touches[law->n_touches - 1] == touch) return;
+    int32_t touch = 2 * (int32_t)memoi_cell_at(m->desc, at) + writes;
+    for (int32_t k = 0; k < n; k++, touch += 2) {
+        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells);
+        if (op->n_touches && law->touches[law->n_touches - 1] == touch) continue;
         law->touches[law->n_touches++] = touch;
         op->n_touches++;
-        return;
     }
-    m->ranges[m->n_ranges].begin = begin;
-    m->ranges[m->n_ranges++].end = begin + n_bytes;
 }
 
 /* The bytes of copies. */
@@ -7216,41 +7123,31 @@ MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
                                        {MEMOI_ON_HOST, 0},
                                        {MEMOI_ON_HOST, MEMOI_IN_FILE},
                                        {MEMOI_IN_FILE, MEMOI_ON_HOST}};
-    const memob_part* parts = &m->law->parts[op->first_part];
-    int32_t* first = &m->first_range[2 * (op - m->law->ops)];
     for (int32_t writes = 0; writes < 2; writes++) {
-        first[writes] = (int32_t)m->n_ranges;
-        for (int32_t k = 0; k < op->n_parts; k++)
-            memoi_law_add_range(m, op, writes,
-                                tiers[op->kind][writes] + (writes ? parts[k].to : parts[k].from),
-                                parts[k].n_bytes);
+        const int64_t tier = tiers[op->kind][writes];
+        for (int32_t k = 0; k < op->n_parts; k++) {
+            const memob_part* part = &m->law->parts[op->first_part + k];
+            memoi_law_touch(m, op, writes, tier + (writes ? part->to : part->from),
+                            tier ? part->n_host : m->desc->items[part->item].n_slots);
+        }
     }
-    first[2] = (int32_t)m->n_ranges;
 }
 
 /* A visit: the items that it makes, and the bytes of its uses. */
 MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const memob_law_desc* d = m->desc;
-    const int32_t visit = m->visit;
     const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
     memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
-    int32_t* first = &m->first_range[2 * (op - m->law->ops)];
-    m->law->visit_ops[(int64_t)m->list * d->n_visits + visit] = (int32_t)(op - m->law->ops);
-    for (int32_t writes = 0; writes < 2; writes++) {
-        first[writes] = (int32_t)m->n_ranges;
-        for (int32_t u = m->first_use[visit]; u < m->first_use[visit + 1]; u++) {
-            const memob_use* use = &d->uses[u];
-            const memob_item* item = &d->items[use->item];
-            const int is_read =
-                use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && !makes[u]);
-            if (!memoi_item_moves(item)) continue;
-            if (writes && makes[u])
-                memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_bytes);
-            if (writes != is_read)
-                memoi_law_add_range(m, op, writes, memoi_use_at(item, use), item->n_bytes);
-        }
+    m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
+    for (int32_t u = m->first_use[m->visit]; u < m->first_use[m->visit + 1]; u++) {
+        const memob_use* use = &d->uses[u];
+        const memob_item* item = &d->items[use->item];
+        const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);
+        if (!item->n_slots) continue;
+        if (makes[u]) memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+        memoi_law_touch(m, op, writes, memoi_use_at(item, use),
+                        use->is_on_host ? item->n_host : item->n_slots);
     }
-    first[2] = (int32_t)m->n_ranges;
 }
 
 /* --- parcels --- */
@@ -7258,7 +7155,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     MEMO_ASSERT(parcel->place >= 0);
-    return m->desc->places_at + parcel->place * m->desc->place_bytes;
+    return m->desc->places_at + parcel->place * m->desc->place_slots;
 }
 
 /* Notes when a place is worth giving away.  The farthest is found by the blocks. */
@@ -7297,10 +7194,10 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_bytes;
+    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
-                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_bytes);
+                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_host);
     memoi_law_end_op(m, op);
 }
 
@@ -7367,7 +7264,7 @@ MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, 
         if (item->file < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
         memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
-                           kind == MEMOB_OP_READ ? host : item->file, item->n_bytes);
+                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
@@ -7386,7 +7283,7 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     for (int32_t k = 0; k < n; k++) {
         const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
         memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
-                           m->desc->items[due[k].item].n_bytes);
+                           m->desc->items[due[k].item].n_host);
     }
     memoi_law_end_op(m, op);
 
@@ -7441,7 +7338,6 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
-    m->n_ranges = 0;
     m->list = 0;
     m->visit = -1;
 
@@ -7468,8 +7364,13 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
         }
     }
     m->law->begin[m->law->n_lists] = m->law->n_ops;
-    m->first_range[2 * m->law->n_ops] = (int32_t)m->n_ranges;
     return MEMO_STATUS_OK;
+}
+
+/* The slots that one side of a transfer, or of its parcel, takes at most. */
+MEMOI int64_t memoi_item_slots(const memob_law_desc* desc, int32_t item) {
+    const int64_t n = memob_max(desc->items[item].n_slots, desc->items[item].n_host);
+    return desc->items[item].parcel < 0 ? n : memob_max(n, desc->place_slots);
 }
 
 MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
@@ -7477,24 +7378,22 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
-    const int has_slots = d->n_slots[0] > 0;
     int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
     memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
     if (m->has_windows) n_each = 5;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
-    m->ranges_most = n_refs + 2 * n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
     law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
-    if (has_slots) {
-        law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
-        law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->ranges_most);
-    }
+    for (int32_t u = 0; u < d->n_uses; u++)
+        m->touches_most += law->n_lists * memoi_item_slots(d, d->uses[u].item);
+    for (int32_t k = 0; k < m->n_due; k++)
+        m->touches_most += 2 * n_each * memoi_item_slots(d, m->due[k].item);
+    law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
+    law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
-    m->first_range = MEMOB_ARRAY_OF_ANY(&m->arrays, int32_t, 2 * m->ops_most + 1);
-    m->ranges = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_bytes, has_slots ? 0 : m->ranges_most);
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
@@ -7507,11 +7406,11 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
-        if (!p || !memoi_item_moves(&d->items[i])) continue;
+        if (!p || !d->items[i].n_slots) continue;
         MEMO_ASSERT(d->items[i].parcel < d->n_parcels);
         p->item = i;
-        p->n_bytes = memob_max(p->n_bytes, d->items[i].host + d->items[i].n_bytes);
-        MEMO_ASSERT(p->n_bytes <= d->place_bytes);
+        p->n_host = (int32_t)memob_max(p->n_host, d->items[i].host + d->items[i].n_host);
+        MEMO_ASSERT(p->n_host <= d->place_slots);
     }
 
     /* The first walk tells which parcels go to the file. */
@@ -7520,189 +7419,19 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     return status;
 }
 
-/* --- cells --- */
-
-/* Bytes that the same operations touch are one cell: each operation splits the cells of which it
- * touches a part. */
-typedef struct memoi_split {
-    int32_t* cell;         /* of each piece of bytes between two borders */
-    int32_t* size;         /* pieces of each cell */
-    int32_t *hits, *fresh; /* of each cell: pieces in the set; the cell that takes them, or -1 */
-    int32_t* stamp;        /* of each piece: 1 + the latest operation that touched it */
-    int32_t *set, n_set;   /* pieces that an operation writes, or reads */
-    int32_t *touched, n_touched; /* their cells */
-    int32_t n_cells;
-} memoi_split;
-
-/* The pieces that the operation writes; or, taken after these, the others that it reads. */
-MEMOI void memoi_split_take(memoi_split* p, const memoi_maker* m, int32_t op, int32_t writes) {
-    const int32_t* first = &m->first_range[2 * op + writes];
-    p->n_set = p->n_touched = 0;
-    for (int32_t r = first[0]; r < first[1]; r++) {
-        for (int64_t piece = m->ranges[r].begin; piece < m->ranges[r].end; piece++) {
-            if (p->stamp[piece] == op + 1) continue;
-            p->stamp[piece] = op + 1;
-            p->set[p->n_set++] = (int32_t)piece;
-            if (!p->hits[p->cell[piece]]++) p->touched[p->n_touched++] = p->cell[piece];
-        }
-    }
-}
-
-MEMOI void memoi_split_cells(memoi_split* p) {
-    for (int32_t k = 0; k < p->n_touched; k++) {
-        const int32_t cell = p->touched[k], hits = p->hits[cell];
-        p->hits[cell] = 0;
-        p->fresh[cell] = -1;
-        if (hits == p->size[cell]) continue;
-        p->fresh[cell] = p->n_cells;
-        p->size[cell] -= hits;
-        p->size[p->n_cells++] = hits;
-    }
-    for (int32_t k = 0; k < p->n_set; k++) {
-        const int32_t fresh = p->fresh[p->cell[p->set[k]]];
-        if (fresh >= 0) p->cell[p->set[k]] = fresh;
-    }
-}
-
-/* The cells of all operations. */
-MEMOI void memoi_split_touches(memoi_split* p, const memoi_maker* m) {
-    memob_law* law = m->law;
-    law->n_touches = 0;
-    memset(p->stamp, 0, (size_t)m->n_borders * sizeof *p->stamp);
-    for (int32_t op = 0; op < law->n_ops; op++) {
-        law->ops[op].first_touch = law->n_touches;
-        for (int32_t writes = 1; writes >= 0; writes--) {
-            memoi_split_take(p, m, op, writes);
-            for (int32_t k = 0; k < p->n_touched; k++) {
-                if (law->touches) law->touches[law->n_touches] = 2 * p->touched[k] + writes;
-                p->hits[p->touched[k]] = 0;
-                law->n_touches++;
-            }
-        }
-        law->ops[op].n_touches = law->n_touches - law->ops[op].first_touch;
-    }
-}
-
-MEMOI memo_status memoi_law_find_cells(memoi_maker* m, memo_error* error) {
-    memob_law* law = m->law;
-    memoi_split p = MEMO_ZERO(memoi_split);
-    m->borders = MEMOB_ARRAY(&m->arrays, int64_t, 2 * m->n_ranges);
-    if (m->arrays.failed) return memob_no_memory(error, "the cells of a step");
-    for (int64_t r = 0; r < m->n_ranges; r++) {
-        m->borders[2 * r] = m->ranges[r].begin;
-        m->borders[2 * r + 1] = m->ranges[r].end;
-    }
-    m->n_borders = memoi_sort_borders(m->borders, 2 * m->n_ranges);
-    for (int64_t r = 0; r < m->n_ranges; r++) { /* from now on ranges of pieces */
-        int64_t end = memoi_cell_at(m->borders, m->n_borders, m->ranges[r].begin);
-        const int64_t begin = end;
-        while (m->borders[end] < m->ranges[r].end) end++;
-        m->ranges[r].begin = begin;
-        m->ranges[r].end = end;
-    }
-    p.cell = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
-    p.size = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
-    p.hits = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
-    p.fresh = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders + 1);
-    p.stamp = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
-    p.set = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
-    p.touched = MEMOB_ARRAY(&m->arrays, int32_t, m->n_borders);
-    if (m->arrays.failed) return memob_no_memory(error, "the cells of a step");
-
-    p.n_cells = 1;
-    p.size[0] = (int32_t)m->n_borders;
-    for (int32_t op = 0; op < law->n_ops; op++)
-        for (int32_t writes = 1; writes >= 0; writes--) {
-            memoi_split_take(&p, m, op, writes);
-            memoi_split_cells(&p);
-        }
-    law->n_cells = p.n_cells;
-
-    /* Count, then fill. */
-    memoi_split_touches(&p, m);
-    law->touches = MEMOB_ARRAY(&law->arrays, int32_t, law->n_touches);
-    if (law->arrays.failed) return memob_no_memory(error, "the cells of a step");
-    memoi_split_touches(&p, m);
-    return MEMO_STATUS_OK;
-}
-
-/* --- what is awaited --- */
-
-/* A sink that only counts. */
-typedef struct memoi_counter {
-    memob_waits waits;
-    int32_t* ops[MEMOB_N_STREAMS];     /* of each kept number: the operation */
-    int64_t* records[MEMOB_N_STREAMS]; /* and the records before its end */
-    int64_t n_records[MEMOB_N_STREAMS];
-    memob_arrays arrays;
-} memoi_counter;
-
-/* Adds a list, with what may be empty or without.  The first time marks what is awaited, then
- * counts the records that a wait looks back. */
-MEMOI void memoi_law_count(memob_law* law, int32_t list, memoi_counter* c, int is_marked,
-                           int is_empty) {
-    for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-        const int32_t stream = law->ops[k].stream;
-        memob_numbers wait;
-        int64_t number;
-        if (is_empty && law->ops[k].may_be_empty) continue;
-        number = memob_law_add(law, &c->waits, k, &wait);
-        c->ops[stream][number & c->waits.mask[stream]] = k;
-        c->records[stream][number & c->waits.mask[stream]] = c->n_records[stream];
-        c->n_records[stream] += law->ops[k].is_awaited;
-        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-            const int64_t at = wait.of[s] & c->waits.mask[s];
-            if (!wait.of[s]) continue;
-            law->ops[c->ops[s][at]].is_awaited = 1;
-            if (is_marked)
-                law->n_events[s] = (int32_t)memob_min(
-                    MEMOB_RECORDS_MAX,
-                    memob_max(law->n_events[s], c->n_records[s] - c->records[s][at]));
-        }
-    }
-}
-
-MEMOI memo_status memoi_law_find_awaited(memob_law* law, int has_no_events, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) law->n_events[s] = 1;
+/* Twice the operations of each stream in a list. */
+MEMOI void memoi_law_count_kept(memob_law* law) {
     for (int32_t list = 0; list < law->n_lists; list++) {
         int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) n[law->ops[k].stream]++;
-        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-            law->n_kept[s] = memob_max(law->n_kept[s], 2 * n[s]);
-    }
-
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && has_no_events; s++)
-        law->n_events[s] = MEMOB_RECORDS_MAX;
-    for (int32_t k = 0; k < law->n_ops && has_no_events; k++) law->ops[k].is_awaited = 1;
-
-    /* A list may follow itself; the waits of the last one repeat from its third time on. */
-    for (int pass = 0; pass < 4 && !status && !has_no_events; pass++) {
-        const int is_marked = pass / 2, is_empty = pass % 2;
-        memoi_counter c;
-        if (is_empty && !law->has_empty) continue;
-        memset(&c, 0, sizeof c);
-        status = memob_waits_make(&c.waits, law->n_cells, law->n_kept, error);
-        for (int32_t s = 0; s < MEMOB_N_STREAMS && !status; s++) {
-            c.ops[s] = MEMOB_ARRAY(&c.arrays, int32_t, c.waits.mask[s] + 1);
-            c.records[s] = MEMOB_ARRAY(&c.arrays, int64_t, c.waits.mask[s] + 1);
+        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
+            const int32_t stream = law->ops[k].stream;
+            n[stream] += 2;
+            law->n_kept[stream] = memob_max(law->n_kept[stream], n[stream]);
         }
-        if (!status && c.arrays.failed) status = memob_no_memory(error, "the waits of a step");
-        for (int32_t k = 0; k < 2 * law->n_lists + 1 && !status; k++)
-            memoi_law_count(law, (int32_t)memob_min(k / 2, law->n_lists - 1), &c, is_marked,
-                            is_empty);
-        memob_arrays_free(&c.arrays);
-        memob_waits_free(&c.waits);
     }
-    return status;
 }
 
-MEMOI void memob_law_free(memob_law* law) {
-    memob_arrays_free(&law->arrays);
-    memset(law, 0, sizeof *law);
-}
-
-/* Makes the operations of desc->n_tables lists.  Arrays of desc are not used afterwards.  Errors:
+/* Makes the operations of all lists.  Arrays of desc are not used afterwards.  Errors:
  * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
@@ -7719,17 +7448,15 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     law->arrays = arrays;
     maker.desc = desc;
     maker.law = law;
-    maker.n_lists = (int32_t)memob_max(desc->n_lists, 1);
-    law->n_lists = desc->n_tables ? desc->n_tables : maker.n_lists;
+    law->n_lists = (int32_t)memob_max(desc->n_lists, 1);
     law->n_visits = desc->n_visits;
-    MEMO_ASSERT(desc->n_visits > 0 && law->n_lists <= maker.n_lists);
-    MEMO_ASSERT(!desc->in_lists || !desc->in_lists[0]); /* 8 */
+    MEMO_ASSERT(desc->n_visits > 0);
+    MEMO_ASSERT(!desc->is_any_order || !desc->in_lists[0]); /* 8 */
 
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status && !desc->n_slots[0]) status = memoi_law_find_cells(&maker, error);
-    if (!status) status = memoi_law_find_awaited(law, desc->has_no_events, error);
+    if (!status) memoi_law_count_kept(law);
     if (desc->work)
         *desc->work = maker.arrays;
     else
@@ -7832,14 +7559,46 @@ typedef struct memob_sink {
     memob_clock_cell* cells; /* (law.n_cells) */
 } memob_sink;
 
-/* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  The engine's first two events are the compute stream's. */
-MEMOI void memoi_sink_count_events(memob_sink* sink, int32_t n_streams) {
-    for (int32_t s = 0; s < n_streams; s++) {
-        sink->first_event[s] = sink->engine.n_events;
-        sink->records.n_events[s] = sink->law.n_events[s];
-        sink->engine.n_events += (int32_t)memob_max(sink->law.n_events[s], s ? 1 : 2);
+/* How many operations back waits look, so that each finds its own event.  A list may follow itself;
+ * the waits of the last one repeat from its third time on. */
+MEMOI void memoi_sink_count_records(memob_sink* sink) {
+    const memob_law* law = &sink->law;
+    memob_numbers wait;
+    for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
+        const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
+        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
+            (void)memob_law_add(law, &sink->waits, k, &wait);
+            for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+                int32_t* n = &sink->records.n_events[s];
+                if (wait.of[s]) *n = (int32_t)memob_max(*n, sink->waits.n[s] - wait.of[s] + 1);
+            }
+        }
     }
+    memoi_waits_reset(&sink->waits);
+}
+
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.
+ * n_streams: 4 with the file's, 3 without, 0: none is used.  n_records: of a stream that are kept;
+ * 0: as many as waits look back.  The engine's first two events are the compute stream's.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
+                                     memo_error* error) {
+    memob_engine* e = &sink->engine;
+    memo_status status = MEMO_STATUS_OK;
+    if (sink->clock)
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+    else
+        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
+    if (!status && !sink->clock && !n_records) memoi_sink_count_records(sink);
+    for (int32_t s = 0; s < n_streams && !sink->clock; s++) {
+        const int64_t n = memob_max(n_records, sink->records.n_events[s]);
+        sink->first_event[s] = e->n_events;
+        sink->records.n_events[s] = (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), 1);
+        e->n_events += (int32_t)memob_max(sink->records.n_events[s], s ? 1 : 2);
+    }
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    if (status || !e->arrays.failed) return status;
+    return memob_no_memory(error, "the events of an engine");
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -7965,27 +7724,16 @@ typedef struct memob_swap_place {
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
-/* One layer in host memory. */
-typedef struct memob_swap_turn {
-    int64_t host_begin;    /* of its part of host memory, unless layers share places there */
-    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
-} memob_swap_turn;
-
-/* The forward or the backward of a step. */
-typedef struct memob_swap_visit {
-    int32_t step, is_backward;
-    int32_t odd;     /* the rounding buffer of the step */
-    int32_t forward; /* of a backward: the visit that is its forward */
-} memob_swap_visit;
-
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed; /* tensors with LATE_ROWS */
-    int32_t returns;     /* the pack's rows leave, and come back */
+    int32_t uses_layer;    /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed;   /* tensors with LATE_ROWS */
+    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
+    int32_t returns;       /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
+    int64_t host_begin;           /* of that part, unless layers share places there */
     int64_t layer_bytes;          /* moved of LAYER tensors */
     int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
     int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
@@ -8008,8 +7756,7 @@ typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;       /* (n_layers) */
-    memob_swap_visit* visits;     /* (n_visits) */
+    memob_visit* visits;          /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
@@ -8054,8 +7801,8 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
  * use both, because a forward of one comes before a backward of the other. */
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
-    if (desc->n_places <= 1) return step & 1;
-    return (step / memoi_swap_place_steps(desc) + step % memoi_swap_place_steps(desc)) & 1;
+    const int32_t n = memoi_swap_place_steps(desc);
+    return (step / n + step % n) & 1;
 }
 
 /* 0 without layer_kinds. */
@@ -8500,10 +8247,10 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
 
 /* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
-    const memob_swap_visit* visit = &placement->visits[k];
-    return placement->n_slices > placement->n_of_batch && visit->is_backward &&
-           visit->step >= placement->n_layers - placement->n_slices &&
-           visit->step % placement->n_of_batch == placement->n_of_batch - 1;
+    const memob_visit* visit = &placement->visits[k];
+    return placement->n_slices > placement->n_of_batch && visit->pass == MEMOB_BACKWARD &&
+           visit->layer >= placement->n_layers - placement->n_slices &&
+           visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -8518,11 +8265,11 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        memob_swap_visit* visit = &p->visits[k];
+        memob_visit* visit = &p->visits[k];
         const int32_t of = order[k / n], i = k % n;
-        visit->is_backward = of < 0;
-        visit->step = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
-        visit->odd = memoi_swap_is_odd(desc, visit->step);
+        visit->pass = of < 0 ? MEMOB_BACKWARD : MEMOB_FORWARD;
+        visit->layer = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        visit->odd = memoi_swap_is_odd(desc, visit->layer);
         for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
         visit->forward = of < 0 ? before * n + n - 1 - i : k;
     }
@@ -8642,11 +8389,11 @@ MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const 
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
     memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        const int64_t n = tiles[visit->step];
+        const memob_visit* visit = &order->visits[k];
+        const int64_t n = tiles[visit->layer];
         if (n == MEMO_ROWS_KEPT) continue;
-        if (visit->is_backward) {
-            char* lost = &all_lost[visit->step];
+        if (visit->pass == MEMOB_BACKWARD) {
+            char* lost = &all_lost[visit->layer];
             if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
                 *lost |= MEMOI_SWAP_OVERWRITTEN;
             if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
@@ -8850,9 +8597,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
 /* What the packs of two visits take of the area together; at -1: none, or one of the same
  * buffer. */
 MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, int32_t at) {
-    const memob_swap_sum *sum = &p->sums[p->visits[k].step], *other;
+    const memob_swap_sum *sum = &p->sums[p->visits[k].layer], *other;
     if (at < 0 || p->visits[at].odd == p->visits[k].odd) return 0;
-    other = &p->sums[p->visits[at].step];
+    other = &p->sums[p->visits[at].layer];
     if (!other->pack_bytes) return 0;
     return sum->pack_bytes + other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
 }
@@ -8860,7 +8607,7 @@ MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, in
 /* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
  * area of packs: the most that an even and an odd layer need at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
-    const memob_swap_visit* visits = p->visits;
+    const memob_visit* visits = p->visits;
     int64_t area_bytes = 0;
     int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -8874,23 +8621,23 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
      * visit of the buffer on, while rows there before still leave and other visits compute. */
     for (int32_t k = 0; k < p->n_visits; k++) {
         const int32_t odd = visits[k].odd;
-        const int32_t left[2] = {last[!odd], visits[k].is_backward ? before[odd] : -1};
-        if (!p->sums[visits[k].step].pack_bytes) continue;
+        const int32_t left[2] = {last[!odd], visits[k].pass == MEMOB_BACKWARD ? before[odd] : -1};
+        if (!p->sums[visits[k].layer].pack_bytes) continue;
         for (int32_t q = 0; q < 2; q++)
-            if (left[q] >= 0 && !visits[left[q]].is_backward)
+            if (left[q] >= 0 && visits[left[q]].pass != MEMOB_BACKWARD)
                 area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, left[q]));
-        for (int32_t q = last[odd] + 1; q < k && visits[k].is_backward; q++)
+        for (int32_t q = last[odd] + 1; q < k && visits[k].pass == MEMOB_BACKWARD; q++)
             area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, q));
         before[odd] = last[!odd];
         last[odd] = k;
     }
 
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_swap_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->step];
-        if (!visit->is_backward || !sum->pack_bytes || sum->is_pack_overwritten) continue;
+        const memob_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->layer];
+        if (visit->pass != MEMOB_BACKWARD || !sum->pack_bytes || sum->is_pack_overwritten) continue;
         for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
-            const int64_t n_bytes = p->sums[p->visits[q].step].pack_bytes;
+            const int64_t n_bytes = p->sums[p->visits[q].layer].pack_bytes;
             sum->is_pack_overwritten = n_bytes && (p->visits[q].odd == visit->odd ||
                                                    sum->pack_bytes > area_bytes - n_bytes);
         }
@@ -8908,10 +8655,10 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     pack_bytes = memoi_swap_sum_packs(p);
     for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_swap_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->step];
+        const memob_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->layer];
         if (!sum->pack_bytes) continue;
-        if (visit->is_backward && last[visit->odd] > visit->forward) sum->returns = 1;
+        if (visit->pass == MEMOB_BACKWARD && last[visit->odd] > visit->forward) sum->returns = 1;
         last[visit->odd] = k;
     }
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -9099,21 +8846,24 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory, and sums up what they move. */
+/* Places the moved layers in host memory, and sums up what they move.  Which routed rows follow
+ * which. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
     int64_t host_begin = placement->fixed_host_bytes;
+    int32_t routed = -1;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        turn->host_begin = host_begin;
+        sum->host_begin = host_begin;
         host_begin += sum->host_bytes;
+        sum->routed_before = sum->uses_routed ? routed : -1;
+        if (sum->uses_routed) routed = layer;
     }
     placement->place_bytes = place_bytes;
 }
@@ -9133,14 +8883,14 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
-    memob_swap_turn* turn = &placement->turns[step];
+    const int32_t routed_before = placement->sums[step].routed_before;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
         int64_t n_kept, *range;
         if (!place->is_routed) continue;
-        if (turn->routed_before >= 0 && !is_forward_only)
-            before = &placement->places[(int64_t)turn->routed_before * placement->n_tensors + t];
+        if (routed_before >= 0 && !is_forward_only)
+            before = &placement->places[(int64_t)routed_before * placement->n_tensors + t];
 
         place->n_routed = n_rows;
         place->offset = place->stack_begin;
@@ -9160,16 +8910,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         place->recompute_begin = place->recompute_end = n_rows;
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
-    }
-}
-
-/* Which routed rows follow which. */
-MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
-    int32_t routed = -1;
-    for (int32_t i = 0; i < placement->n_layers; i++) {
-        memob_swap_turn* turn = &placement->turns[i];
-        turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
-        if (placement->sums[i].uses_routed) routed = i;
     }
 }
 
@@ -9204,13 +8944,12 @@ typedef struct memob_swap_items {
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
     int32_t n_items, n_uses, n_uses_most, n_visits;
-    memob_visit* visits;
+    uint32_t* in_lists; /* (n_visits) */
     memob_item* items;
     memob_use* uses;
-    int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
+    int64_t* n_bytes;  /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
-    int32_t* n_copies;  /* (n_items): in which they move */
-    char* may_be_empty; /* (n_items): the surplus of LATE_ROWS */
+    int32_t* n_copies; /* (n_items): in which they move */
     int32_t has_places;
     int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
@@ -9288,10 +9027,10 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
  * and are free when the backward of their own slice is over; the waits are those of uses by all
  * slices. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
-    const memob_swap_visit* visit = &p->visits[k];
-    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
-    const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
-    const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
+    const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
     const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
 
@@ -9304,7 +9043,7 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
 
     for (int32_t s = slice; s >= 0; s--) {
         const char uses = it->uses_of[layers + i - slice + s];
-        if (uses && (s == slice || (visit->is_backward && slice == n_slices - 1)))
+        if (uses && (s == slice || (visit->pass == MEMOB_BACKWARD && slice == n_slices - 1)))
             memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
                                layer_at + (i / n_slices & 1) * n_slices + s, -1);
     }
@@ -9312,8 +9051,8 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
         const int32_t next = i + p->n_slices; /* the slice in the next layer */
-        const int is_first = i < p->n_slices && !visit->is_backward;
-        const int is_shared = !visit->is_backward && next < n && it->input >= 0 &&
+        const int is_first = i < p->n_slices && visit->pass != MEMOB_BACKWARD;
+        const int is_shared = visit->pass != MEMOB_BACKWARD && next < n && it->input >= 0 &&
                               it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
         memoi_swap_add_use(
             it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
@@ -9361,7 +9100,6 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_bytes[k] = sum->layer_bytes;
         it->n_copies[k] = sum->n_layer_copies;
         it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
-        it->may_be_empty[k + n] = 1;
         it->n_bytes[k + n] = sum->routed_bytes;
         it->n_copies[k + n] = sum->n_routed_copies;
     }
@@ -9396,7 +9134,6 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
         it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
         it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
         it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
-        it->may_be_empty = MEMOB_ARRAY(&it->arrays, char, it->n_items);
         it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
     }
     if (it->arrays.failed) {
@@ -9411,7 +9148,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
 MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
                                        memo_error* error) {
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
-    it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
+    it->in_lists = MEMOB_ARRAY_OF_ANY(&it->arrays, uint32_t, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
     /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
      * once in a layer a visit uses LAYER rows of all slices. */
@@ -9423,20 +9160,19 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
             const int32_t copy_of =
                 c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
             const memob_item item = {
-                it->uses_of[k] != 0,    0, 0, copy_of, it->has_places ? step : -1,
+                it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
                 it->has_places ? 0 : k, -1};
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 0, 0, -1, -1, it->n_own + k - n_rows, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, -1, it->n_own + k - n_rows, -1};
         it->items[k] = item;
     }
 
     /* A forward alone has the first forwards. */
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit visit = {p->visits[k].is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD,
-                                   p->visits[k].step, 0, k >= p->n_forwards, 0};
-        it->visits[k] = visit;
+        it->in_lists[k] = 1u << MEMOB_SWAP_BOTH | (uint32_t)(k < p->n_forwards)
+                                                      << MEMOB_SWAP_FORWARD_ONLY;
         memoi_swap_use_items(p, it, k);
     }
     return MEMO_STATUS_OK;
@@ -9446,12 +9182,12 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
  * alone, without events; see memob_law_desc.  Errors: as memob_law_make. */
 MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_placement* p,
                                        memob_arrays* work, memob_law* law, memo_error* error) {
-    static const int32_t lists[] = {MEMOB_LIST_EVALUATION, MEMOB_LIST_EVERY};
+    static const int32_t lists[] = {MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH};
     memob_law_desc desc;
     memo_status status = memoi_swap_list_uses(p, it, error);
     if (status) return status;
     memset(&desc, 0, sizeof desc);
-    desc.visits = it->visits;
+    desc.in_lists = it->in_lists;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
     desc.n_items = it->n_items;
@@ -9459,32 +9195,35 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.n_uses = it->n_uses;
     desc.lists = lists + (work != NULL);
     desc.n_lists = 2 - (work != NULL);
-    desc.has_no_events = work != NULL;
     desc.work = work;
-    desc.may_be_empty = it->may_be_empty;
     desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
     desc.n_slots[2] = it->n_steps;
     if (it->has_places) {
         desc.n_parcels = it->n_steps;
         desc.n_places = p->n_host_layers;
-        desc.place_bytes = 1;
+        desc.place_slots = 1;
     }
     return memob_law_make(&desc, law, error);
 }
 
-/* The layers that the law sends to the file, and the bytes of the file. */
+/* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
+ * (n_layers): of the room of each there. */
 MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
-                                memo_swap_sizes* sizes) {
+                                memo_swap_sizes* sizes, int64_t* room_bytes) {
     const int32_t first = law->begin[law->n_lists - 1]; /* a parcel is written once in a list */
     sizes->n_spilled_layers = law->n_spilled;
     sizes->spill_bytes = 0;
-    for (int32_t k = first; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            sizes->spill_bytes +=
-                memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        }
+    for (int32_t k = first; k < law->n_ops; k++) {
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        int64_t n_bytes;
+        if (law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        n_bytes =
+            memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        sizes->spill_bytes += n_bytes;
+        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled);
+        if (room_bytes) room_bytes[part->to] = n_bytes;
+    }
     MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
@@ -9499,7 +9238,7 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
     memset(&law, 0, sizeof law);
     status = memob_swap_items_make(desc, p, &items, error);
     if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
-    if (!status) memob_swap_size_file(&law, p, &p->sizes);
+    if (!status) memob_swap_size_file(&law, p, &p->sizes, NULL);
     memob_law_free(&law);
     memob_swap_items_free(&items);
     return status;
@@ -9525,8 +9264,7 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
 
     a = &placement->arrays;
     placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
-    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
+    placement->visits = MEMOB_ARRAY(a, memob_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
@@ -9555,7 +9293,6 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
             (double)desc->n_rows;
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
-    memoi_swap_find_turns(placement);
     return MEMO_STATUS_OK;
 }
 
@@ -9616,15 +9353,13 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
  * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
  * 4. Steps that share a place on the host move no more rows there than it holds.
- * 5. The file has the bytes that the placement states. */
+ * 5. The file has a room for each step that spills. */
 
 struct memo_swap {
-    memob_sink sink; /* engine.spill_ops: see spill_of */
+    memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
     memob_swap_items items;
-    int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
     int64_t* room_bytes; /* (n_layers): of each room in the file */
     int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
-    int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -9633,6 +9368,7 @@ struct memo_swap {
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
+    int64_t numbers[2];       /* of even and odd visits that are open, in their stream */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
@@ -9686,47 +9422,28 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
-/* Sizes the rooms that the law gave to steps in the file.  Returns the bytes of the file. */
-MEMOI int64_t memoi_swap_size_rooms(memo_swap* swap) {
-    const memob_law* law = &swap->sink.law;
-    int64_t n_bytes = 0;
-    for (int32_t k = 0; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            MEMO_ASSERT(part->to >= 0 && part->to < swap->placement.n_layers);
-            swap->room_bytes[part->to] =
-                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
-        }
-    for (int32_t room = 0; room < swap->placement.n_layers; room++)
-        n_bytes += swap->room_bytes[room];
-    return n_bytes;
-}
-
-/* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
+/* Fills in the writes and reads of the file.  Steps lie in the file in the
  * order of their rooms. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->sink.engine;
     const memob_law* law = &swap->sink.law;
-    int32_t n[2] = {0, 0};
     for (int32_t k = 0; k < law->n_ops; k++) {
         const int is_read = law->ops[k].kind == MEMOB_OP_READ;
         const memob_part* part;
         int64_t file_begin = 0, room;
-        swap->spill_of[k] = -1;
         if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
         part = &law->parts[law->ops[k].first_part];
         room = is_read ? part->from : part->to;
         for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
         MEMO_ASSERT(swap->room_bytes[room] ==
                     swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
-        swap->spill_of[k] = 2 * n[is_read]++ + is_read;
-        memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
+        memob_spill_op_init(&e->spill_ops[k], &e->file, !is_read,
                             e->host_memory +
                                 memoi_swap_place_begin(swap, is_read ? part->to : part->from),
                             file_begin, swap->room_bytes[room]);
     }
     /* Bytes that no copy fills are written too, so initialize them. */
-    if (e->file.fd >= 0 && n[0])
+    if (e->file.fd >= 0)
         memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
                (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
 }
@@ -9754,28 +9471,24 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memob_engine* e = &swap->sink.engine;
     memo_status status;
     int32_t n_streams = 0;
-    int64_t spill_bytes;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    memoi_sink_count_events(&swap->sink, n_streams);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops =
-        MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
-    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->sink.law.n_ops);
+    status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
+    if (status) return status;
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
-    swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
-    if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
+    if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
 
     status =
         memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
                              desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    spill_bytes = memoi_swap_size_rooms(swap);
-    MEMO_ASSERT(spill_bytes == sizes->spill_bytes); /* 5 */
+    memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
+                         swap->room_bytes);
     if (!status && n_spilled && desc->spill_directory)
-        status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
+        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
     if (!status) memoi_swap_describe_spill(swap);
     return status;
@@ -9793,9 +9506,8 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host);
-    swap->sink.engine.device_memory = (char*)desc->device_memory;
-    swap->sink.engine.host_memory = (char*)desc->host_memory;
+    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host,
+                       desc->device_memory, desc->host_memory);
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
@@ -9808,10 +9520,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
     if (!status && memob_swap_has_file(&swap->placement))
-        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes);
-    if (!status)
-        status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
-                                  error);
+        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -9839,22 +9548,21 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_swap_visit *next, *visits = swap->placement.visits;
+    const memob_visit *next, *visits = swap->placement.visits;
     int is_legal;
 
     if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     next = &visits[is_end ? swap->n_ended : swap->n_begun];
     is_legal = is_end ? n_open > 0
                       : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                            next->is_backward == visits[swap->n_ended].is_backward;
-    if (is_legal && next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
+                            next->pass == visits[swap->n_ended].pass;
+    if (is_legal && next->pass == is_backward && next->layer == layer) return MEMO_STATUS_OK;
     next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[next->is_backward][n_open > 0],
-        (int)next->step);
+        names[is_backward][is_end], (int)layer, names[next->pass][n_open > 0], (int)next->layer);
 }
 
 /* What becomes of the bytes of a transfer. */
@@ -9874,7 +9582,7 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
 MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
     const memob_swap_placement* p = &swap->placement;
-    if (!p->place_bytes) return p->turns[step].host_begin;
+    if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
     MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
     return memoi_swap_place_begin(swap, slot);
@@ -9930,7 +9638,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (on_host < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)on_host % p->n_layers;
-        host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
+        host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
     memoi_swap_move(swap, op->stream, purpose,
@@ -9956,15 +9664,15 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    MEMO_ASSERT(is_file == (swap->spill_of[k] >= 0));
+    MEMO_ASSERT(!is_file || swap->sink.engine.spill_ops[k].n_bytes > 0); /* 5 */
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
-        memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
+        memob_engine_use_file(&swap->sink.engine, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
+    memoi_sink_end(&swap->sink, k, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9994,7 +9702,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_engine* e = &swap->sink.engine;
-    const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
+    const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     int64_t begin_ns = 0, any = 0;
@@ -10005,7 +9713,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
-        swap->numbers[swap->n_begun] = memob_law_add(
+        swap->numbers[swap->n_begun & 1] = memob_law_add(
             &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
@@ -10066,9 +9774,8 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
-        if (law->ops[k].is_awaited)
-            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
-                                    swap->numbers[swap->n_ended]);
+        (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+                                swap->numbers[swap->n_ended & 1]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }
@@ -10107,7 +9814,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;
-        stall_s[swap->placement.visits[k].is_backward] += waited_s;
+        stall_s[swap->placement.visits[k].pass] += waited_s;
     }
     stats->to_host_bytes = e->copied_bytes[0];
     stats->to_device_bytes = e->copied_bytes[1];
@@ -10196,9 +9903,10 @@ typedef enum memob_states_list {
 
 /* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists;
+    int32_t n_visits, n_uses, n_lists, n_slots[3];
     memob_visit* visits;
     uint32_t* in_lists;
+    char* on_host; /* (n_visits): an update there */
     memob_item* items;
     memob_use* uses;
     int32_t* first_use; /* (n_visits + 1) */
@@ -10525,9 +10233,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
 }
 
 MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists, int32_t is_deferred) {
+                                  uint32_t in_lists) {
     memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0, is_deferred};
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;
     it->first_use[it->n_visits] = it->n_uses;
@@ -10543,12 +10252,9 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     for (; used; used &= used - 1) {
         const int32_t s = __builtin_ctz(used);
         const int is_gradient = (int)(states->gradients >> s & 1);
-        memob_use use = {it->n_visits - 1,
-                         layer * states->n_states + s,
-                         MEMOB_USE_READ,
-                         on_host,
-                         on_host ? 0 : memoi_states_offsets(states, layer, s)[0],
-                         MEMOB_HOST_DEFAULT};
+        memob_use use = {
+            it->n_visits - 1,  layer * states->n_states + s, MEMOB_USE_READ, on_host, 0,
+            MEMOB_HOST_DEFAULT};
         if (pass == MEMOB_BACKWARD && is_gradient)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         if (pass == MEMOB_UPDATE && is_gradient)
@@ -10562,18 +10268,16 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     it->first_use[it->n_visits] = it->n_uses;
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists,
-                                   int32_t is_deferred) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists, is_deferred);
+MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
+    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
     memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED)
-            memoi_states_add_update(states, l, deferred, 1);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
         memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
@@ -10587,26 +10291,30 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
             const uint32_t lists =
                 more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
                      : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists, 0);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
             memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
-        memoi_states_add_update(states, l, fused, 0);
+        if (l == last - 1) memoi_states_add_update(states, last, fused);
+        memoi_states_add_update(states, l, fused);
     }
 }
 
-/* Bytes that come and go are items; others have 0 bytes. */
+/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
+ * slots. */
 MEMOI void memoi_states_fill_items(memob_states* states) {
     for (int32_t l = 0, i = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const int64_t* offsets = memoi_states_offsets(states, l, s);
             const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {
-                moves >> s & 1 ? states->states[s].size_bytes : 0,   1, 0, -1, -1, offsets[1],
-                states->layers[l].spilled >> s & 1 ? offsets[2] : -1};
+            const memob_item item = {(int32_t)(moves >> s & 1),
+                                     0,
+                                     1,
+                                     -1,
+                                     -1,
+                                     0,
+                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
             states->items.items[i] = item;
         }
 }
@@ -10631,38 +10339,38 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     const int64_t n = states->n_layers, n_items = n * states->n_states;
     it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
     it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
+    it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
     it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
     memoi_states_fill_items(states);
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE, 0);
+        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;
 }
 
-/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
- * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law of all pairs of lists.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
     const memob_states_items* it = &states->items;
     memob_law_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.visits = it->visits;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
     desc.n_items = states->n_layers * states->n_states;
     desc.uses = it->uses;
     desc.n_uses = it->n_uses;
+    memcpy(desc.n_slots, it->n_slots, sizeof desc.n_slots);
     desc.lists = it->lists;
     desc.in_lists = it->in_lists;
+    desc.is_any_order = 1;
     desc.n_lists = it->n_lists;
-    desc.has_no_events = 1;
-    desc.updates_on_host = states->updates != NULL;
+    desc.on_host = it->on_host;
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
@@ -10683,32 +10391,72 @@ MEMOI void memoi_states_find_alone(memob_states* states) {
     for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
 }
 
-/* The bytes of places: each piece is of the same items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI int memoi_compare_int64(const void* left, const void* right) {
+    int64_t a, b;
+    memcpy(&a, left, sizeof a);
+    memcpy(&b, right, sizeof b);
+    return memob_compare(a, b);
+}
+
+/* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
+ * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
+ * there are. */
+MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier, int64_t* borders,
+                                      int32_t* slots) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    int64_t n = 0, n_left = 0;
+    for (int32_t i = 0; i < n_items; i++) {
+        if (!states->items.items[i].n_slots) continue;
+        borders[n++] = states->offsets[3 * (int64_t)i + tier];
+        borders[n] = borders[n - 1] + states->states[i % states->n_states].size_bytes;
+        n++;
+    }
+    qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
+    for (int64_t k = 0; k < n; k++)
+        if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
+
+    for (int32_t i = 0; i < 2 * n_items; i++) {
+        int64_t low = 0, high = n_left - 1;
+        const int64_t at = states->offsets[3 * (int64_t)(i / 2) + tier] +
+                           (i % 2 ? states->states[i / 2 % states->n_states].size_bytes : 0);
+        if (!states->items.items[i / 2].n_slots) continue;
+        while (low < high) {
+            const int64_t middle = low + (high - low) / 2;
+            if (borders[middle] < at)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        MEMO_ASSERT(borders[low] == at);
+        slots[i] = (int32_t)low;
+    }
+    return (int32_t)n_left;
+}
+
+/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
-    int64_t* borders = (int64_t*)memob_calloc(2 * (int64_t)n_items, sizeof *borders);
-    int64_t n = 0;
+    int64_t* borders = MEMOB_ARRAY(&it->arrays, int64_t, 2 * (int64_t)n_items);
+    int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
-    for (int32_t i = 0; i < n_items && borders; i++) {
-        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
-        if (!it->items[i].n_bytes) continue;
-        borders[n++] = at;
-        borders[n++] = at + it->items[i].n_bytes;
+    if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+    for (int32_t i = 0; i < n_items; i++) {
+        memob_item* item = &it->items[i];
+        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
+        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
+        item->host = on_host[2 * i];
+        if (item->file < 0) continue;
+        item->file = it->n_slots[2];
+        it->n_slots[2] += item->n_host;
     }
-    if (borders) n = memoi_sort_borders(borders, n);
-    for (int32_t i = 0; i < n_items && borders && !it->arrays.failed; i++) {
-        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
-        if (!it->items[i].n_bytes) continue;
-        states->pieces[2 * i] = (int32_t)memoi_cell_at(borders, n, at);
-        states->pieces[2 * i + 1] = (int32_t)memoi_cell_at(borders, n, at + it->items[i].n_bytes);
-    }
-    if (borders && !it->arrays.failed) memoi_states_find_alone(states);
-    MEMO_FREE(borders);
-    return it->arrays.failed || !borders ? memob_no_memory(error, "the pieces of states")
-                                         : MEMO_STATUS_OK;
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
+    memoi_states_find_alone(states);
+    return MEMO_STATUS_OK;
 }
 
 /* ---- >>states -----------------------------------------------------------------------------------
@@ -10731,25 +10479,14 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 /* The latest records of a stream that are kept; a wait for an older one waits for the next. */
 #define MEMOI_STATES_RECORDS 16
 
-/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_count_events.  Errors:
+/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
-    memob_sink* sink = &states->sink;
-    memob_engine* e = &sink->engine;
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
     if (status) return status;
-    if (sink->clock) {
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-        return sink->cells ? MEMO_STATUS_OK : memob_no_memory(error, "the clock of states");
-    }
-    status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    if (status) return status;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
-    memoi_sink_count_events(sink, n_streams);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
+    return memoi_sink_prepare(&states->sink, n_streams, MEMOI_STATES_RECORDS, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10788,7 +10525,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
         status = memob_spill_create(
             &e->file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
             e->host_memory + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
-    filling = e->streams[MEMOB_SWAP_TO_DEVICE];
+    filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
         status = memo_fill(&e->device, filling, e->device_memory, 0, sizes->resident_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, filling, error);
@@ -10804,9 +10541,7 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     *result = NULL;
     if (!states) return memob_no_memory(error, "an engine of states");
     memob_engine_begin(&states->sink.engine, desc->device, desc->compute_stream,
-                       desc->computes_on_host);
-    states->sink.engine.device_memory = (char*)desc->device_memory;
-    states->sink.engine.host_memory = (char*)desc->host_memory;
+                       desc->computes_on_host, desc->device_memory, desc->host_memory);
     status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
@@ -10864,8 +10599,8 @@ MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
         memoi_states_put(states, item);
     }
     if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
-        memob_engine_copy(e, is_back ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST, offsets[0],
-                          offsets[1], states->items.items[item].n_bytes);
+        memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
+                          offsets[1], states->states[item % states->n_states].size_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + is_back);
     if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
@@ -10898,18 +10633,15 @@ MEMOI void memoi_states_enqueue_copies(memob_states* states) {
 
 /* An item goes to its home, or comes from there, behind and before all else. */
 MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
-    const int is_spilled = states->items.items[item].file >= 0;
+    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
+                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
     memoi_sink_join(&states->sink);
-    if (is_load && is_spilled) {
-        memoi_states_copy(states, MEMOB_OP_READ, item);
+    for (int k = 0; k < 2 && !states->sink.engine.status; k++) {
+        const int is_file = k != is_load;
+        if (is_file && states->items.items[item].file < 0) continue;
+        memoi_states_copy(states, kinds[is_load][k], item);
         if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     }
-    if (!states->sink.engine.status)
-        memoi_states_copy(states, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, item);
-    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
-    if (is_load || !is_spilled || states->sink.engine.status) return;
-    memoi_states_copy(states, MEMOB_OP_WRITE, item);
-    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -10987,7 +10719,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     what.link_bytes = (int64_t)memob_states_update_bytes(states, layer);
     what.reads = reads;
     what.writes = writes;
-    e->status = memo_annotate(&e->device, e->streams[MEMOB_SWAP_FILE], &what, e->error);
+    e->status = memo_annotate(&e->device, e->streams[MEMOB_STREAM_FILE], &what, e->error);
 }
 
 /* Opens the visit that comes next, with the waits that it needs.  An update on the host runs then,
@@ -11019,7 +10751,7 @@ MEMOI void memoi_states_open(memob_states* states) {
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
     if (on_host && !e->status)
-        e->status = memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE],
+        e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
                                      &states->updates[visit->layer].call, e->error);
     if (e->status) return;
     states->is_visiting = 1;
@@ -11049,12 +10781,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 /* 1: the list that is under way updates each layer. */
 MEMOI int memob_states_updates(const memob_states* states) {
     return memoi_states_list_updates(states->list);
-}
-
-/* 1: the trainer updates a layer right before the begin of its visit, or right before the end. */
-MEMOI int memob_states_updates_now(const memob_states* states, int is_end) {
-    return memoi_states_list_updates(states->list) &&
-           (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
 }
 
 /* 1: the update comes next. */
@@ -11105,7 +10831,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
-            e->status = memo_fill(&e->device, e->streams[MEMOB_SWAP_COMPUTE], address, 0,
+            e->status = memo_fill(&e->device, e->streams[MEMOB_STREAM_COMPUTE], address, 0,
                                   states->states[s].size_bytes, e->error);
     }
 }
@@ -11117,7 +10843,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
  * the layer's forward; a fused one begins, and ends with the backward.  An update may also follow a
  * micro-batch that was not the last, and ends deferred updates that are pending.  Errors: the
  * device's; then comes memob_states_abandon. */
-MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t layer,
                                      memo_error* error) {
     memob_sink* sink = &states->sink;
     memoi_sink_call(sink, error);
@@ -11130,7 +10856,7 @@ MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t
     return memoi_states_finish(states);
 }
 
-MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer,
                                    memo_error* error) {
     const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
     memoi_sink_call(&states->sink, error);
@@ -11143,6 +10869,54 @@ MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t l
     if (pass != MEMOB_FORWARD) states->layers[layer].has_gradients = !updates;
     if (pass == MEMOB_BACKWARD && layer == 1) memoi_states_go(states, MEMOB_BACKWARD, 0);
     return memoi_states_finish(states);
+}
+
+/* What the trainer does in passes of layers.  A failure ends the visit. */
+typedef struct memob_states_trainer {
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
+    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
+     * the begin of a fused update on the device. */
+    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
+    void* user;
+} memob_states_trainer;
+
+MEMOI memo_status memoi_states_look(const memob_states_trainer* t, int32_t pass, int32_t layer,
+                                    int is_end) {
+    return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
+}
+
+/* The update of a layer in a pass.  A pass of updates has begun it; on the host the engine makes
+ * it. */
+MEMOI memo_status memoi_states_update(memob_states* states, const memob_states_trainer* t,
+                                      int32_t pass, int32_t layer, int is_end, memo_error* error) {
+    const int on_host = states->updates != NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (!on_host && pass != MEMOB_UPDATE)
+        status = memoi_states_begin(states, MEMOB_UPDATE, layer, error);
+    if (!status && (on_host || !is_end)) status = memoi_states_look(t, MEMOB_UPDATE, layer, 0);
+    if (status || on_host) return status;
+    status = t->update(t->user, layer);
+    if (!status) status = memoi_states_look(t, MEMOB_UPDATE, layer, 1);
+    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
+}
+
+/* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
+ * or of a fused backward, behind the begin of a forward if it is deferred. */
+MEMOI memo_status memob_states_visit(memob_states* states, const memob_states_trainer* t,
+                                     int32_t pass, int32_t layer, int is_end, memo_error* error) {
+    const int on_host = states->updates != NULL;
+    const int updates = memoi_states_list_updates(states->list) &&
+                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(t, pass, layer, 1);
+    if (!status && updates) status = memoi_states_update(states, t, pass, layer, is_end, error);
+    if (!status)
+        status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
+
+    /* An update on the host begins and ends with the end of its pass. */
+    if (status) return status;
+    if (is_end) return updates && on_host ? memoi_states_look(t, MEMOB_UPDATE, layer, 1) : status;
+    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(t, pass, layer, 0);
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
@@ -11223,20 +10997,20 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
     const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
     if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0 &&
+        const memob_visit* visit = &order->visits[k];
+        if (visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
         if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
-                              visit->step, 0);
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
+                              0);
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
-                              visit->step, 1);
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
+                              1);
     }
     if (w->states) w->layer(w->user, MEMOB_BACKWARD, 0, 1);
 }
@@ -11271,8 +11045,8 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     memo_status status = MEMO_STATUS_OK;
-    for (int k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
-        if (k == MEMOB_SWAP_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
+    for (int k = MEMOB_STREAM_COMPUTE; k <= MEMOB_STREAM_FILE && !status; k++)
+        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
             status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;
     return status;
@@ -11288,7 +11062,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
     const memo_device* device = &e->device;
-    const memo_stream stream = e->streams[is_out ? MEMOB_SWAP_TO_HOST : MEMOB_SWAP_TO_DEVICE];
+    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;

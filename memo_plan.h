@@ -4350,9 +4350,9 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
  * buffer. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
-    const int is_file = stream == MEMOB_SWAP_FILE;
-    const int32_t link = is_file ? MEMOB_SWAP_TO_DEVICE - p->file_op.is_write : stream;
-    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
+    const int is_file = stream == MEMOB_STREAM_FILE;
+    const int32_t link = is_file ? MEMOB_STREAM_TO_DEVICE - p->file_op.is_write : stream;
+    const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
     memob_engine_call(e, error);
@@ -4392,10 +4392,10 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
         memo_status status =
-            memoi_profile_time_copy(p, MEMOB_SWAP_TO_HOST, is_short, &copy->out_s, error);
+            memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short, &copy->out_s, error);
         if (!status)
             status =
-                memoi_profile_time_copy(p, MEMOB_SWAP_TO_DEVICE, is_short, &copy->back_s, error);
+                memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short, &copy->back_s, error);
         if (status) return status;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
@@ -4436,11 +4436,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
         memob_spill_op_init(&p->file_op, &e->file, !is_read,
                             e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        if (!status) status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         if (!status)
-            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_SWAP_TO_HOST + is_read],
+            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
                                              error);
     }
     profile->file.size_bytes = n_bytes;
@@ -4467,7 +4467,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
      * enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
-        memob_engine_begin(e, device, NULL, 0);
+        memob_engine_begin(e, device, NULL, 0, NULL, NULL);
         e->device_memory = (char*)on_device;
         e->host_memory = (char*)on_host;
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
@@ -4886,17 +4886,17 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
     return MEMO_STATUS_OK;
 }
 
-/* A layer of the engine of states begins or ends a pass. */
-MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
+/* The trainer's part: an update takes its time. */
+MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
-    if (updates && pass != MEMOB_UPDATE)
-        (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
-    if (updates)
-        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                        c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
-    if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
-    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                    c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
+    return MEMO_STATUS_OK;
+}
+MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
+    const memob_states_trainer trainer = {memoi_rows_update, NULL, clock};
+    (void)memob_states_visit(((memoi_rows_clock*)clock)->states, &trainer, pass, layer, is_end,
+                             NULL);
 }
 
 /* --- the law of the rows --- */
@@ -4948,7 +4948,7 @@ MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
 /* An operation behind a visit.  One without bytes is left out, as the engine does. */
 MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
     const memob_part* parts = &c->law->parts[op->first_part];
-    const int is_file = op->stream == MEMOB_SWAP_FILE;
+    const int is_file = op->stream == MEMOB_STREAM_FILE;
     const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
     int32_t n_copies = is_file;
     int64_t n_bytes = 0;
@@ -4980,10 +4980,10 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_swap_visit* visit = &c->order.visits[k];
-    const memoi_rows_layer* layer = &c->layers[visit->step];
-    const int is_backward = visit->is_backward;
-    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
+    const memob_visit* visit = &c->order.visits[k];
+    const memoi_rows_layer* layer = &c->layers[visit->layer];
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
                               layer->compute_s[is_backward]);
 }
 
@@ -5059,13 +5059,13 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        if ((visit->is_backward && k % order->n_forwards == 0 &&
+        const memob_visit* visit = &order->visits[k];
+        if ((visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
              order->n_slices == order->n_of_batch) ||
             memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                        c->layers[visit->step].compute_s[visit->is_backward]);
+                        c->layers[visit->layer].compute_s[visit->pass]);
     }
     return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
 }
@@ -5373,7 +5373,7 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
@@ -5539,8 +5539,8 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
                                 (double)sums[layer].routed_bytes;
     }
     for (int32_t k = 0; k < order->n_visits; k++)
-        if (order->visits[k].is_backward)
-            score->recompute_s += sums[order->visits[k].step].recompute_s;
+        if (order->visits[k].pass == MEMOB_BACKWARD)
+            score->recompute_s += sums[order->visits[k].layer].recompute_s;
     if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
 
     /* Host memory and the file take whole layers. */
@@ -5596,7 +5596,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         return;
     }
     if (score->n_host_layers) {
-        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes);
+        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
         score->excess_bytes +=
             memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
         if (score->excess_bytes > 0 && !desc->swap->rows) return;
@@ -7889,66 +7889,96 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
 
+/* What a checked session sees of a layer's states when a pass begins, or is about to end. */
+typedef struct memoi_checked_glance {
+    int32_t pass, layer, is_end;
+    int is_fresh;            /* gradients begin at zero */
+    int on_host;             /* an update there */
+    int32_t blamed;          /* the latest state */
+    int is_due;              /* gradients are not zero */
+    int is_changed, has_old; /* updated states did change; there are any */
+} memoi_checked_glance;
+
+/* The states that the pass uses, and those that nobody may write meanwhile. */
+MEMOI uint32_t memoi_checked_visited(const memo_session* s, const memoi_checked_glance* view) {
+    const memob_states* states = s->states;
+    const memob_states_layer* of = &states->layers[view->layer];
+    const int is_begin_of_update = view->pass == MEMOB_UPDATE && !view->is_end;
+    uint32_t visited = ~of->streamed | memob_states_needs(states, view->pass, view->layer);
+    if (view->on_host) visited = states->updated | (view->is_end ? states->gradients : 0);
+    if (is_begin_of_update && !view->on_host) visited &= ~states->made;
+    if (s->is_filling || (view->is_fresh && view->pass == MEMOB_FORWARD))
+        visited &= ~states->gradients;
+    return of->has & visited;
+}
+
+/* Looks at a state.  Returns what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* view, int32_t i) {
+    const uint32_t uses = s->desc.states[i].uses;
+    const int is_gradient = (uses & MEMO_STATE_GRADIENT) != 0;
+    const int is_update = view->pass == MEMOB_UPDATE;
+    const int is_written =
+        is_gradient ? view->pass != MEMOB_FORWARD : is_update && (uses & MEMO_STATE_UPDATE);
+    const int is_zero_due = is_gradient && view->is_fresh;
+    /* What an update makes anew does not show whether it ran: its place had any bytes. */
+    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE);
+    uint64_t* known = &s->checked.states[(int64_t)view->layer * s->desc.n_states + i];
+    const uint64_t before = *known;
+    const uint64_t hash = memoi_checked_hash_state(s, view->layer, i, view->on_host);
+    if (s->error.status) return NULL;
+    view->blamed = i;
+    view->is_due |= is_gradient && before != MEMOI_HASH_ZERO &&
+                    (s->states->layers[view->layer].has & s->states->updated);
+    view->is_changed |= is_old && hash != before;
+    view->has_old |= is_old;
+    *known = is_gradient && is_update && view->is_end ? 0 : hash;
+
+    if (is_zero_due && hash != MEMOI_HASH_ZERO)
+        return "not zero when the first backward of a step begins; the device's fill failed, or "
+               "something writes to it";
+    if (!view->is_end && before && !is_zero_due && hash != before)
+        return "it changed while its layer was closed; write only in passes that may, or with "
+               "memo_session_write_state";
+    if (view->is_end && !is_written && hash != before)
+        return "the pass wrote to it, but may only read it; add the pass to its uses, or write "
+               "to another state";
+    return NULL;
+}
+
+/* An update changes all layers or none: a learning rate of 0 changes none.  If not, view is of the
+ * layer and the state that were missed. */
+MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* view) {
+    const memob_states* states = s->states;
+    memoi_checked* c = &s->checked;
+    if (!view->is_end || view->pass != MEMOB_UPDATE || !view->is_due || !view->has_old) return NULL;
+    c->n_updated += view->is_changed;
+    if (!view->is_changed) c->n_missed = view->layer + 1;
+    if (!c->n_updated || !c->n_missed) return NULL;
+    view->layer = c->n_missed - 1;
+    view->blamed = __builtin_ctz(states->layers[view->layer].has & states->updated);
+    return "not changed, although gradients of the layer are not zero, and other layers "
+           "change; update each layer";
+}
+
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "weights", "update"};
-    memoi_checked* c = &s->checked;
-    const memob_states_layer* of = &s->states->layers[layer];
-    const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
-    const int on_host = pass == MEMOB_UPDATE && s->states->updates;
-    const uint32_t ended = is_end ? s->states->gradients : 0;
-    const uint32_t visited =
-        of->has & (on_host ? s->states->updated | ended
-                           : ~of->streamed | memob_states_needs(s->states, pass, layer));
+    const int is_fresh =
+        !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
+    memoi_checked_glance view = {
+        pass, layer, is_end, is_fresh, pass == MEMOB_UPDATE && s->states->updates, 0, 0, 0, 0};
     const char* why = NULL;
-    int32_t blamed = 0, is_due = 0, is_changed = 0, has_old = 0;
-    if (!c->slots) return;
-
-    for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
-        const int is_written =
-            gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
-        /* What an update makes anew does not show whether it ran: its place had any bytes. */
-        const int is_old = !gradient && is_written && !(uses & MEMO_STATE_MADE);
-        uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(visited >> i & 1) || (gradient && s->is_filling) ||
-            (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
-            (gradient && is_fresh && pass == MEMOB_FORWARD))
-            continue;
-        hash = memoi_checked_hash_state(s, layer, i, on_host);
-        if (s->error.status) return;
-        blamed = i;
-        if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
-            why = "not zero when the first backward of a step begins; the device's fill failed, or "
-                  "something writes to it";
-        else if (!is_end && *known && !(gradient && is_fresh) && hash != *known)
-            why = "it changed while its layer was closed; write only in passes that may, or with "
-                  "memo_session_write_state";
-        else if (is_end && !is_written && hash != *known)
-            why = "the pass wrote to it, but may only read it; add the pass to its uses, or write "
-                  "to another state";
-        is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
-        is_changed |= is_old && hash != *known;
-        has_old |= is_old;
-        *known = gradient && pass == MEMOB_UPDATE && is_end ? 0 : hash;
-    }
-
-    /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMOB_UPDATE && is_due && has_old && !why) {
-        c->n_updated += is_changed;
-        if (!is_changed) c->n_missed = layer + 1;
-        if (c->n_updated && c->n_missed) {
-            layer = c->n_missed - 1;
-            for (blamed = 0; !(s->states->layers[layer].has & s->states->updated & 1u << blamed);)
-                blamed++;
-            why = "not changed, although gradients of the layer are not zero, and other layers "
-                  "change; update each layer";
-        }
-    }
+    uint32_t visited;
+    if (!s->checked.slots) return;
+    visited = memoi_checked_visited(s, &view);
+    for (; visited && !s->error.status && !why; visited &= visited - 1)
+        why = memoi_checked_state(s, &view, __builtin_ctz(visited));
+    if (!why && !s->error.status) why = memoi_checked_missed(s, &view);
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
+                           "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
+                           s->desc.states[view.blamed].name ? s->desc.states[view.blamed].name
+                                                            : "NULL",
                            names[pass], why);
 }
 
@@ -7970,53 +8000,36 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 }
 
 /* The trainer updates a layer on the device. */
-MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
+MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
+    memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
+    const int was_deferred = s->is_deferred;
     int32_t span = MEMOI_SPAN_UPDATE;
     if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
     if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
-    if (s->error.status) return;
+    s->is_deferred |= s->states->list == MEMOB_STATES_UPDATE_FORWARD;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
+    s->is_deferred = was_deferred;
+    return s->error.status;
 }
 
-/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
- * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
- * the engine enqueues the update. */
+/* The last layer's backward is looked at when LAST ends: before either is updated. */
+MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
+    const int ends_backward = is_end && pass == MEMOB_BACKWARD;
+    if (!ends_backward || layer != s->desc.n_layers) memoi_checked_visit(s, pass, layer, is_end);
+    if (ends_backward && layer > s->desc.n_layers) memoi_checked_visit(s, pass, layer - 1, is_end);
+    return s->error.status;
+}
+
 MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
-    const int updates = memob_states_updates_now(s->states, is_end);
-    const int on_host = s->states->updates != NULL;
+    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
     if (s->error.status) return;
-    if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
-        memoi_checked_visit(s, pass, layer, 1);
-    if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
-        memoi_checked_visit(s, pass, layer - 1, 1);
-    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
-
-    /* The update. */
-    if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
-        (void)memoi_session_is_ok(
-            s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
-    if (updates && !is_end) {
-        memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
-        s->is_deferred = 1;
-    }
-    if (updates && !on_host) memoi_session_update_layer(s, layer);
-    if (updates && !is_end) {
-        s->is_deferred = 0;
-        if (s->error.status) return;
-        (void)memoi_session_is_ok(s,
-                                  memob_states_end(s->states, MEMOB_UPDATE, layer, &s->call_error));
-    }
-
-    if (s->error.status) return;
-    (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
-                                     s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_checked_visit(s, pass, layer, 0);
+    (void)memoi_session_is_ok(
+        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -8294,10 +8307,10 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
-    memob_engine_begin(&c->engine, s->device, NULL, 0);
+    memob_engine_begin(&c->engine, s->device, NULL, 0, NULL, NULL);
     status = memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes + found_bytes,
                                   at + MEMOI_GUARD + found_bytes, stream, 1, error);
-    c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
+    c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
     if (!status) {
@@ -10757,7 +10770,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
-        if (s->states) streams = s->states->sink.engine.streams + MEMOB_SWAP_TO_HOST;
+        if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -10769,8 +10782,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.host_memory = s->host_memory;
         if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
-        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_SWAP_TO_HOST])
-            streams = s->part->swap->sink.engine.streams + MEMOB_SWAP_TO_HOST;
+        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
+            streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;

@@ -3868,23 +3868,23 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 
 MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_swap_visit* visit = &g->swap->placement.visits[k];
+    const memob_visit* visit = &g->swap->placement.visits[k];
     if (!g->status)
-        g->status = (is_end ? memob_swap_end : memob_swap_begin)(g->swap, visit->is_backward,
-                                                                 visit->step, g->error);
+        g->status = (is_end ? memob_swap_end : memob_swap_begin)(g->swap, visit->pass, visit->layer,
+                                                                 g->error);
 }
 
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_swap_visit* visit = &g->swap->placement.visits[k];
-    for (int32_t t = 0; t < g->desc.n_tensors && !visit->is_backward && !g->status;
+    const memob_visit* visit = &g->swap->placement.visits[k];
+    for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
-        if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->step, t)) {
-            g->status = memo_swap_set_routed(g->swap, visit->step,
+        if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
+            g->status = memo_swap_set_routed(g->swap, visit->layer,
                                              memob_swap_routed_rows(&g->desc, t), g->error);
             break;
         }
-    memoi_swap_generate_layer(g, visit->step, visit->is_backward);
+    memoi_swap_generate_layer(g, visit->layer, visit->pass);
 }
 
 MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
@@ -3893,26 +3893,23 @@ MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
     if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
 }
 
-/* An update comes before the end of its layer's visit; a deferred one behind the begin. */
+MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
+    memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    int64_t n_reads;
+    memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
+    n_reads = g->n_ranges;
+    memoi_swap_generate_states(g, layer, MEMO_STATE_UPDATE);
+    memoi_swap_generate_compute(
+        g, "update", g->times->update_s_per_byte * memob_states_update_bytes(g->states, layer),
+        n_reads);
+    return g->status;
+}
+
 MEMOI void memoi_swap_generate_turn(void* generator, int32_t pass, int32_t layer, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const int updates = !g->states->updates && memob_states_updates_now(g->states, is_end);
-    if (updates && pass != MEMOB_UPDATE && !g->status)
-        g->status = memob_states_begin(g->states, MEMOB_UPDATE, layer, g->error);
-    if (updates) {
-        int64_t n_reads;
-        memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
-        n_reads = g->n_ranges;
-        memoi_swap_generate_states(g, layer, MEMO_STATE_UPDATE);
-        memoi_swap_generate_compute(
-            g, "update", g->times->update_s_per_byte * memob_states_update_bytes(g->states, layer),
-            n_reads);
-    }
-    if (updates && !is_end && !g->status)
-        g->status = memob_states_end(g->states, MEMOB_UPDATE, layer, g->error);
+    const memob_states_trainer trainer = {memoi_swap_generate_update, NULL, g};
     if (!g->status)
-        g->status =
-            (is_end ? memob_states_end : memob_states_begin)(g->states, pass, layer, g->error);
+        g->status = memob_states_visit(g->states, &trainer, pass, layer, is_end, g->error);
 
     /* The layers that are open: each ends before those that began later. */
     if (!is_end) g->open[g->n_open++] = layer;
@@ -3962,7 +3959,7 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
         status = memob_states_create(&desc, 1, &g->states, g->error);
     }
     if (!status)
-        memcpy(g->desc.copy_streams, g->states->sink.engine.streams + MEMOB_SWAP_TO_HOST,
+        memcpy(g->desc.copy_streams, g->states->sink.engine.streams + MEMOB_STREAM_TO_HOST,
                sizeof g->desc.copy_streams);
     return status;
 }

@@ -1,20 +1,18 @@
 #pragma once
 #include "memo/spill_file.h"
+#include "memo/waits.h"
 /* ---- >>engine -----------------------------------------------------------------------------------
  * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
  * moves. */
 
-/* The streams.  Copies are on the two in the middle. */
-enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
-
 typedef struct memob_engine {
     memo_device device;
-    memo_stream streams[4];   /* MEMOB_SWAP_COMPUTE to _FILE */
+    memo_stream streams[MEMOB_N_STREAMS];
     int32_t borrowed;         /* bit k: stream k is the caller's */
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;       /* the first two are recorded by the compute stream alone */
     int32_t n_events;
-    memob_spill_op* spill_ops; /* even: writes of the file, odd: reads */
+    memob_spill_op* spill_ops; /* writes and reads of the file */
     memob_spill_file file;
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
@@ -31,14 +29,17 @@ MEMOI void* memob_at(const void* memory, int64_t offset) {
     return (void*)((uintptr_t)memory + (uintptr_t)offset);
 }
 
-/* An engine that has nothing yet, on a device that was checked. */
+/* An engine that has nothing yet but what the caller gives, on a device that was checked. */
 MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
-                              memo_stream compute_stream, int32_t computes_on_host) {
+                              memo_stream compute_stream, int32_t computes_on_host,
+                              void* device_memory, void* host_memory) {
     memset(e, 0, sizeof *e);
     (void)memob_device_take(&e->device, device, "", NULL);
     e->file.fd = -1;
-    e->streams[MEMOB_SWAP_COMPUTE] = compute_stream;
+    e->streams[MEMOB_STREAM_COMPUTE] = compute_stream;
     e->computes_on_host = computes_on_host;
+    e->device_memory = (char*)device_memory;
+    e->host_memory = (char*)host_memory;
 }
 
 /* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
@@ -69,7 +70,7 @@ MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_
     e->host_memory = (char*)on_host;
 
     /* Streams and events. */
-    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++) {
         if (copy_streams) e->streams[i] = copy_streams[i - 1];
         if (e->streams[i])
             e->borrowed |= 1 << i;
@@ -96,7 +97,7 @@ MEMOI void memob_engine_release(memob_engine* e) {
     if (!device->struct_bytes) return; /* it has not begun */
 
     /* Copies use the memory below, so wait for them first. */
-    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= MEMOB_STREAM_FILE; i++) {
         if (!e->streams[i]) continue;
         MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
@@ -128,7 +129,7 @@ MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
 /* If the calling thread computes, it waits in place of the compute stream. */
 MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
     if (e->status || memoi_engine_is_done(e, event)) return;
-    e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
+    e->status = stream == MEMOB_STREAM_COMPUTE && e->computes_on_host
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)
                     : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
 }
@@ -138,7 +139,7 @@ MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_beg
                              int64_t host_begin, int64_t n_bytes) {
     void* on_device = memob_at(e->device_memory, device_begin);
     void* on_host = memob_at(e->host_memory, host_begin);
-    const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
+    const int is_back = stream == MEMOB_STREAM_TO_DEVICE;
     if (e->status || n_bytes <= 0) return;
     e->status =
         memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
@@ -146,9 +147,9 @@ MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_beg
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t k) {
+    memob_spill_op* op = &e->spill_ops[k];
     if (e->status) return;
-    e->status =
-        memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
-    if (!e->status) e->file_bytes[op & 1] += e->spill_ops[op].n_bytes;
+    e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
+    if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
 }

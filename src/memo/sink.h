@@ -22,14 +22,46 @@ typedef struct memob_sink {
     memob_clock_cell* cells; /* (law.n_cells) */
 } memob_sink;
 
-/* Counts the events of the law's streams.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  The engine's first two events are the compute stream's. */
-MEMOI void memoi_sink_count_events(memob_sink* sink, int32_t n_streams) {
-    for (int32_t s = 0; s < n_streams; s++) {
-        sink->first_event[s] = sink->engine.n_events;
-        sink->records.n_events[s] = sink->law.n_events[s];
-        sink->engine.n_events += (int32_t)memob_max(sink->law.n_events[s], s ? 1 : 2);
+/* How many operations back waits look, so that each finds its own event.  A list may follow itself;
+ * the waits of the last one repeat from its third time on. */
+MEMOI void memoi_sink_count_records(memob_sink* sink) {
+    const memob_law* law = &sink->law;
+    memob_numbers wait;
+    for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
+        const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
+        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
+            (void)memob_law_add(law, &sink->waits, k, &wait);
+            for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+                int32_t* n = &sink->records.n_events[s];
+                if (wait.of[s]) *n = (int32_t)memob_max(*n, sink->waits.n[s] - wait.of[s] + 1);
+            }
+        }
     }
+    memoi_waits_reset(&sink->waits);
+}
+
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.
+ * n_streams: 4 with the file's, 3 without, 0: none is used.  n_records: of a stream that are kept;
+ * 0: as many as waits look back.  The engine's first two events are the compute stream's.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
+                                     memo_error* error) {
+    memob_engine* e = &sink->engine;
+    memo_status status = MEMO_STATUS_OK;
+    if (sink->clock)
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+    else
+        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
+    if (!status && !sink->clock && !n_records) memoi_sink_count_records(sink);
+    for (int32_t s = 0; s < n_streams && !sink->clock; s++) {
+        const int64_t n = memob_max(n_records, sink->records.n_events[s]);
+        sink->first_event[s] = e->n_events;
+        sink->records.n_events[s] = (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), 1);
+        e->n_events += (int32_t)memob_max(sink->records.n_events[s], s ? 1 : 2);
+    }
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    if (status || !e->arrays.failed) return status;
+    return memob_no_memory(error, "the events of an engine");
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {

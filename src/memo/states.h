@@ -21,25 +21,14 @@
 /* The latest records of a stream that are kept; a wait for an older one waits for the next. */
 #define MEMOI_STATES_RECORDS 16
 
-/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_count_events.  Errors:
+/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
-    memob_sink* sink = &states->sink;
-    memob_engine* e = &sink->engine;
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
     if (status) return status;
-    if (sink->clock) {
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-        return sink->cells ? MEMO_STATUS_OK : memob_no_memory(error, "the clock of states");
-    }
-    status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    if (status) return status;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) sink->law.n_events[s] = MEMOI_STATES_RECORDS;
-    memoi_sink_count_events(sink, n_streams);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    return e->arrays.failed ? memob_no_memory(error, "the events of states") : MEMO_STATUS_OK;
+    return memoi_sink_prepare(&states->sink, n_streams, MEMOI_STATES_RECORDS, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -78,7 +67,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
         status = memob_spill_create(
             &e->file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
             e->host_memory + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
-    filling = e->streams[MEMOB_SWAP_TO_DEVICE];
+    filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
         status = memo_fill(&e->device, filling, e->device_memory, 0, sizes->resident_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, filling, error);
@@ -94,9 +83,7 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     *result = NULL;
     if (!states) return memob_no_memory(error, "an engine of states");
     memob_engine_begin(&states->sink.engine, desc->device, desc->compute_stream,
-                       desc->computes_on_host);
-    states->sink.engine.device_memory = (char*)desc->device_memory;
-    states->sink.engine.host_memory = (char*)desc->host_memory;
+                       desc->computes_on_host, desc->device_memory, desc->host_memory);
     status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
@@ -154,8 +141,8 @@ MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
         memoi_states_put(states, item);
     }
     if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
-        memob_engine_copy(e, is_back ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST, offsets[0],
-                          offsets[1], states->items.items[item].n_bytes);
+        memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
+                          offsets[1], states->states[item % states->n_states].size_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + is_back);
     if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
@@ -188,18 +175,15 @@ MEMOI void memoi_states_enqueue_copies(memob_states* states) {
 
 /* An item goes to its home, or comes from there, behind and before all else. */
 MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
-    const int is_spilled = states->items.items[item].file >= 0;
+    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
+                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
     memoi_sink_join(&states->sink);
-    if (is_load && is_spilled) {
-        memoi_states_copy(states, MEMOB_OP_READ, item);
+    for (int k = 0; k < 2 && !states->sink.engine.status; k++) {
+        const int is_file = k != is_load;
+        if (is_file && states->items.items[item].file < 0) continue;
+        memoi_states_copy(states, kinds[is_load][k], item);
         if (!states->sink.engine.status) memoi_sink_join(&states->sink);
     }
-    if (!states->sink.engine.status)
-        memoi_states_copy(states, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, item);
-    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
-    if (is_load || !is_spilled || states->sink.engine.status) return;
-    memoi_states_copy(states, MEMOB_OP_WRITE, item);
-    if (!states->sink.engine.status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -277,7 +261,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     what.link_bytes = (int64_t)memob_states_update_bytes(states, layer);
     what.reads = reads;
     what.writes = writes;
-    e->status = memo_annotate(&e->device, e->streams[MEMOB_SWAP_FILE], &what, e->error);
+    e->status = memo_annotate(&e->device, e->streams[MEMOB_STREAM_FILE], &what, e->error);
 }
 
 /* Opens the visit that comes next, with the waits that it needs.  An update on the host runs then,
@@ -309,7 +293,7 @@ MEMOI void memoi_states_open(memob_states* states) {
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
     if (on_host && !e->status)
-        e->status = memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE],
+        e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
                                      &states->updates[visit->layer].call, e->error);
     if (e->status) return;
     states->is_visiting = 1;
@@ -339,12 +323,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 /* 1: the list that is under way updates each layer. */
 MEMOI int memob_states_updates(const memob_states* states) {
     return memoi_states_list_updates(states->list);
-}
-
-/* 1: the trainer updates a layer right before the begin of its visit, or right before the end. */
-MEMOI int memob_states_updates_now(const memob_states* states, int is_end) {
-    return memoi_states_list_updates(states->list) &&
-           (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
 }
 
 /* 1: the update comes next. */
@@ -395,7 +373,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
-            e->status = memo_fill(&e->device, e->streams[MEMOB_SWAP_COMPUTE], address, 0,
+            e->status = memo_fill(&e->device, e->streams[MEMOB_STREAM_COMPUTE], address, 0,
                                   states->states[s].size_bytes, e->error);
     }
 }
@@ -407,7 +385,7 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
  * the layer's forward; a fused one begins, and ends with the backward.  An update may also follow a
  * micro-batch that was not the last, and ends deferred updates that are pending.  Errors: the
  * device's; then comes memob_states_abandon. */
-MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t layer,
                                      memo_error* error) {
     memob_sink* sink = &states->sink;
     memoi_sink_call(sink, error);
@@ -420,7 +398,7 @@ MEMOI memo_status memob_states_begin(memob_states* states, int32_t pass, int32_t
     return memoi_states_finish(states);
 }
 
-MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer,
                                    memo_error* error) {
     const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
     memoi_sink_call(&states->sink, error);
@@ -433,6 +411,54 @@ MEMOI memo_status memob_states_end(memob_states* states, int32_t pass, int32_t l
     if (pass != MEMOB_FORWARD) states->layers[layer].has_gradients = !updates;
     if (pass == MEMOB_BACKWARD && layer == 1) memoi_states_go(states, MEMOB_BACKWARD, 0);
     return memoi_states_finish(states);
+}
+
+/* What the trainer does in passes of layers.  A failure ends the visit. */
+typedef struct memob_states_trainer {
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
+    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
+     * the begin of a fused update on the device. */
+    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
+    void* user;
+} memob_states_trainer;
+
+MEMOI memo_status memoi_states_look(const memob_states_trainer* t, int32_t pass, int32_t layer,
+                                    int is_end) {
+    return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
+}
+
+/* The update of a layer in a pass.  A pass of updates has begun it; on the host the engine makes
+ * it. */
+MEMOI memo_status memoi_states_update(memob_states* states, const memob_states_trainer* t,
+                                      int32_t pass, int32_t layer, int is_end, memo_error* error) {
+    const int on_host = states->updates != NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (!on_host && pass != MEMOB_UPDATE)
+        status = memoi_states_begin(states, MEMOB_UPDATE, layer, error);
+    if (!status && (on_host || !is_end)) status = memoi_states_look(t, MEMOB_UPDATE, layer, 0);
+    if (status || on_host) return status;
+    status = t->update(t->user, layer);
+    if (!status) status = memoi_states_look(t, MEMOB_UPDATE, layer, 1);
+    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
+}
+
+/* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
+ * or of a fused backward, behind the begin of a forward if it is deferred. */
+MEMOI memo_status memob_states_visit(memob_states* states, const memob_states_trainer* t,
+                                     int32_t pass, int32_t layer, int is_end, memo_error* error) {
+    const int on_host = states->updates != NULL;
+    const int updates = memoi_states_list_updates(states->list) &&
+                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(t, pass, layer, 1);
+    if (!status && updates) status = memoi_states_update(states, t, pass, layer, is_end, error);
+    if (!status)
+        status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
+
+    /* An update on the host begins and ends with the end of its pass. */
+    if (status) return status;
+    if (is_end) return updates && on_host ? memoi_states_look(t, MEMOB_UPDATE, layer, 1) : status;
+    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(t, pass, layer, 0);
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
@@ -513,20 +539,20 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
     const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
     if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0 &&
+        const memob_visit* visit = &order->visits[k];
+        if (visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
         if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
-                              visit->step, 0);
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
+                              0);
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
-                              visit->step, 1);
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
+                              1);
     }
     if (w->states) w->layer(w->user, MEMOB_BACKWARD, 0, 1);
 }
@@ -561,8 +587,8 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     memo_status status = MEMO_STATUS_OK;
-    for (int k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
-        if (k == MEMOB_SWAP_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
+    for (int k = MEMOB_STREAM_COMPUTE; k <= MEMOB_STREAM_FILE && !status; k++)
+        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
             status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;
     return status;
@@ -578,7 +604,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
     const memo_device* device = &e->device;
-    const memo_stream stream = e->streams[is_out ? MEMOB_SWAP_TO_HOST : MEMOB_SWAP_TO_DEVICE];
+    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/law_ops.h"
 #include "memo/states_places.h"
 /* ---- >>states items -----------------------------------------------------------------------------
  * Knows: the lists of a step, and which states their visits use.  Knows nothing of streams.
@@ -58,9 +59,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
 }
 
 MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists, int32_t is_deferred) {
+                                  uint32_t in_lists) {
     memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0, is_deferred};
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;
     it->first_use[it->n_visits] = it->n_uses;
@@ -76,12 +78,9 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     for (; used; used &= used - 1) {
         const int32_t s = __builtin_ctz(used);
         const int is_gradient = (int)(states->gradients >> s & 1);
-        memob_use use = {it->n_visits - 1,
-                         layer * states->n_states + s,
-                         MEMOB_USE_READ,
-                         on_host,
-                         on_host ? 0 : memoi_states_offsets(states, layer, s)[0],
-                         MEMOB_HOST_DEFAULT};
+        memob_use use = {
+            it->n_visits - 1,  layer * states->n_states + s, MEMOB_USE_READ, on_host, 0,
+            MEMOB_HOST_DEFAULT};
         if (pass == MEMOB_BACKWARD && is_gradient)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         if (pass == MEMOB_UPDATE && is_gradient)
@@ -95,18 +94,16 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     it->first_use[it->n_visits] = it->n_uses;
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists,
-                                   int32_t is_deferred) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists, is_deferred);
+MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
+    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
     memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED)
-            memoi_states_add_update(states, l, deferred, 1);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
         memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
@@ -120,26 +117,30 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
             const uint32_t lists =
                 more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
                      : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists, 0);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
             memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused, 0);
-        memoi_states_add_update(states, l, fused, 0);
+        if (l == last - 1) memoi_states_add_update(states, last, fused);
+        memoi_states_add_update(states, l, fused);
     }
 }
 
-/* Bytes that come and go are items; others have 0 bytes. */
+/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
+ * slots. */
 MEMOI void memoi_states_fill_items(memob_states* states) {
     for (int32_t l = 0, i = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const int64_t* offsets = memoi_states_offsets(states, l, s);
             const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {
-                moves >> s & 1 ? states->states[s].size_bytes : 0,   1, 0, -1, -1, offsets[1],
-                states->layers[l].spilled >> s & 1 ? offsets[2] : -1};
+            const memob_item item = {(int32_t)(moves >> s & 1),
+                                     0,
+                                     1,
+                                     -1,
+                                     -1,
+                                     0,
+                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
             states->items.items[i] = item;
         }
 }
@@ -164,38 +165,38 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     const int64_t n = states->n_layers, n_items = n * states->n_states;
     it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
     it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
+    it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
     it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
     memoi_states_fill_items(states);
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE, 0);
+        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;
 }
 
-/* The law of all pairs of lists.  All operations are awaited: which are not depends on what lies on
- * the device already.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law of all pairs of lists.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
     const memob_states_items* it = &states->items;
     memob_law_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.visits = it->visits;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
     desc.n_items = states->n_layers * states->n_states;
     desc.uses = it->uses;
     desc.n_uses = it->n_uses;
+    memcpy(desc.n_slots, it->n_slots, sizeof desc.n_slots);
     desc.lists = it->lists;
     desc.in_lists = it->in_lists;
+    desc.is_any_order = 1;
     desc.n_lists = it->n_lists;
-    desc.has_no_events = 1;
-    desc.updates_on_host = states->updates != NULL;
+    desc.on_host = it->on_host;
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
@@ -216,30 +217,70 @@ MEMOI void memoi_states_find_alone(memob_states* states) {
     for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
 }
 
-/* The bytes of places: each piece is of the same items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI int memoi_compare_int64(const void* left, const void* right) {
+    int64_t a, b;
+    memcpy(&a, left, sizeof a);
+    memcpy(&b, right, sizeof b);
+    return memob_compare(a, b);
+}
+
+/* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
+ * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
+ * there are. */
+MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier, int64_t* borders,
+                                      int32_t* slots) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    int64_t n = 0, n_left = 0;
+    for (int32_t i = 0; i < n_items; i++) {
+        if (!states->items.items[i].n_slots) continue;
+        borders[n++] = states->offsets[3 * (int64_t)i + tier];
+        borders[n] = borders[n - 1] + states->states[i % states->n_states].size_bytes;
+        n++;
+    }
+    qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
+    for (int64_t k = 0; k < n; k++)
+        if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
+
+    for (int32_t i = 0; i < 2 * n_items; i++) {
+        int64_t low = 0, high = n_left - 1;
+        const int64_t at = states->offsets[3 * (int64_t)(i / 2) + tier] +
+                           (i % 2 ? states->states[i / 2 % states->n_states].size_bytes : 0);
+        if (!states->items.items[i / 2].n_slots) continue;
+        while (low < high) {
+            const int64_t middle = low + (high - low) / 2;
+            if (borders[middle] < at)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        MEMO_ASSERT(borders[low] == at);
+        slots[i] = (int32_t)low;
+    }
+    return (int32_t)n_left;
+}
+
+/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
-    int64_t* borders = (int64_t*)memob_calloc(2 * (int64_t)n_items, sizeof *borders);
-    int64_t n = 0;
+    int64_t* borders = MEMOB_ARRAY(&it->arrays, int64_t, 2 * (int64_t)n_items);
+    int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
-    for (int32_t i = 0; i < n_items && borders; i++) {
-        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
-        if (!it->items[i].n_bytes) continue;
-        borders[n++] = at;
-        borders[n++] = at + it->items[i].n_bytes;
+    if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+    for (int32_t i = 0; i < n_items; i++) {
+        memob_item* item = &it->items[i];
+        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
+        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
+        item->host = on_host[2 * i];
+        if (item->file < 0) continue;
+        item->file = it->n_slots[2];
+        it->n_slots[2] += item->n_host;
     }
-    if (borders) n = memoi_sort_borders(borders, n);
-    for (int32_t i = 0; i < n_items && borders && !it->arrays.failed; i++) {
-        const int64_t at = memoi_states_offsets(states, 0, 0)[3 * (int64_t)i];
-        if (!it->items[i].n_bytes) continue;
-        states->pieces[2 * i] = (int32_t)memoi_cell_at(borders, n, at);
-        states->pieces[2 * i + 1] = (int32_t)memoi_cell_at(borders, n, at + it->items[i].n_bytes);
-    }
-    if (borders && !it->arrays.failed) memoi_states_find_alone(states);
-    MEMO_FREE(borders);
-    return it->arrays.failed || !borders ? memob_no_memory(error, "the pieces of states")
-                                         : MEMO_STATUS_OK;
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
+    memoi_states_find_alone(states);
+    return MEMO_STATUS_OK;
 }

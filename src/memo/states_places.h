@@ -78,9 +78,10 @@ typedef enum memob_states_list {
 
 /* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists;
+    int32_t n_visits, n_uses, n_lists, n_slots[3];
     memob_visit* visits;
     uint32_t* in_lists;
+    char* on_host; /* (n_visits): an update there */
     memob_item* items;
     memob_use* uses;
     int32_t* first_use; /* (n_visits + 1) */

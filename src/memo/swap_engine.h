@@ -13,15 +13,13 @@
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
  * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
  * 4. Steps that share a place on the host move no more rows there than it holds.
- * 5. The file has the bytes that the placement states. */
+ * 5. The file has a room for each step that spills. */
 
 struct memo_swap {
-    memob_sink sink; /* engine.spill_ops: see spill_of */
+    memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
     memob_swap_items items;
-    int32_t* spill_of;   /* (law.n_ops): a write or read of the file: its spill_op; otherwise -1 */
     int64_t* room_bytes; /* (n_layers): of each room in the file */
     int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
-    int64_t* numbers;    /* (n_visits): of the visit's operation in its stream */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -30,6 +28,7 @@ struct memo_swap {
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
+    int64_t numbers[2];       /* of even and odd visits that are open, in their stream */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
@@ -83,47 +82,28 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
-/* Sizes the rooms that the law gave to steps in the file.  Returns the bytes of the file. */
-MEMOI int64_t memoi_swap_size_rooms(memo_swap* swap) {
-    const memob_law* law = &swap->sink.law;
-    int64_t n_bytes = 0;
-    for (int32_t k = 0; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            MEMO_ASSERT(part->to >= 0 && part->to < swap->placement.n_layers);
-            swap->room_bytes[part->to] =
-                swap->placement.sums[part->item % swap->items.n_steps].host_bytes;
-        }
-    for (int32_t room = 0; room < swap->placement.n_layers; room++)
-        n_bytes += swap->room_bytes[room];
-    return n_bytes;
-}
-
-/* Fills in the writes and reads of the file: even spill_ops write.  Steps lie in the file in the
+/* Fills in the writes and reads of the file.  Steps lie in the file in the
  * order of their rooms. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->sink.engine;
     const memob_law* law = &swap->sink.law;
-    int32_t n[2] = {0, 0};
     for (int32_t k = 0; k < law->n_ops; k++) {
         const int is_read = law->ops[k].kind == MEMOB_OP_READ;
         const memob_part* part;
         int64_t file_begin = 0, room;
-        swap->spill_of[k] = -1;
         if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
         part = &law->parts[law->ops[k].first_part];
         room = is_read ? part->from : part->to;
         for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
         MEMO_ASSERT(swap->room_bytes[room] ==
                     swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
-        swap->spill_of[k] = 2 * n[is_read]++ + is_read;
-        memob_spill_op_init(&e->spill_ops[swap->spill_of[k]], &e->file, !is_read,
+        memob_spill_op_init(&e->spill_ops[k], &e->file, !is_read,
                             e->host_memory +
                                 memoi_swap_place_begin(swap, is_read ? part->to : part->from),
                             file_begin, swap->room_bytes[room]);
     }
     /* Bytes that no copy fills are written too, so initialize them. */
-    if (e->file.fd >= 0 && n[0])
+    if (e->file.fd >= 0)
         memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
                (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
 }
@@ -151,28 +131,24 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memob_engine* e = &swap->sink.engine;
     memo_status status;
     int32_t n_streams = 0;
-    int64_t spill_bytes;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    memoi_sink_count_events(&swap->sink, n_streams);
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    e->spill_ops =
-        MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->sink.law.n_ops : 0);
-    swap->spill_of = MEMOB_ARRAY(&e->arrays, int32_t, swap->sink.law.n_ops);
+    status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
+    if (status) return status;
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
-    swap->numbers = MEMOB_ARRAY(&e->arrays, int64_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
-    if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
+    if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
 
     status =
         memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
                              desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    spill_bytes = memoi_swap_size_rooms(swap);
-    MEMO_ASSERT(spill_bytes == sizes->spill_bytes); /* 5 */
+    memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
+                         swap->room_bytes);
     if (!status && n_spilled && desc->spill_directory)
-        status = memob_spill_create(&e->file, desc->spill_directory, spill_bytes,
+        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
     if (!status) memoi_swap_describe_spill(swap);
     return status;
@@ -190,9 +166,8 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host);
-    swap->sink.engine.device_memory = (char*)desc->device_memory;
-    swap->sink.engine.host_memory = (char*)desc->host_memory;
+    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host,
+                       desc->device_memory, desc->host_memory);
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
@@ -205,10 +180,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
     if (!status && memob_swap_has_file(&swap->placement))
-        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes);
-    if (!status)
-        status = memob_waits_make(&swap->sink.waits, swap->sink.law.n_cells, swap->sink.law.n_kept,
-                                  error);
+        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -236,22 +208,21 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_swap_visit *next, *visits = swap->placement.visits;
+    const memob_visit *next, *visits = swap->placement.visits;
     int is_legal;
 
     if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     next = &visits[is_end ? swap->n_ended : swap->n_begun];
     is_legal = is_end ? n_open > 0
                       : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                            next->is_backward == visits[swap->n_ended].is_backward;
-    if (is_legal && next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
+                            next->pass == visits[swap->n_ended].pass;
+    if (is_legal && next->pass == is_backward && next->layer == layer) return MEMO_STATUS_OK;
     next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[next->is_backward][n_open > 0],
-        (int)next->step);
+        names[is_backward][is_end], (int)layer, names[next->pass][n_open > 0], (int)next->layer);
 }
 
 /* What becomes of the bytes of a transfer. */
@@ -271,7 +242,7 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
 MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
     const memob_swap_placement* p = &swap->placement;
-    if (!p->place_bytes) return p->turns[step].host_begin;
+    if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
     MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
     return memoi_swap_place_begin(swap, slot);
@@ -327,7 +298,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (on_host < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)on_host % p->n_layers;
-        host_begin = p->turns[step].host_begin + p->sums[step].input_offset;
+        host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
     memoi_swap_move(swap, op->stream, purpose,
@@ -353,15 +324,15 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    MEMO_ASSERT(is_file == (swap->spill_of[k] >= 0));
+    MEMO_ASSERT(!is_file || swap->sink.engine.spill_ops[k].n_bytes > 0); /* 5 */
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
-        memob_engine_use_file(&swap->sink.engine, swap->spill_of[k]);
+        memob_engine_use_file(&swap->sink.engine, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    if (op->is_awaited) memoi_sink_end(&swap->sink, k, number);
+    memoi_sink_end(&swap->sink, k, number);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -391,7 +362,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_engine* e = &swap->sink.engine;
-    const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
+    const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     int64_t begin_ns = 0, any = 0;
@@ -402,7 +373,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
-        swap->numbers[swap->n_begun] = memob_law_add(
+        swap->numbers[swap->n_begun & 1] = memob_law_add(
             &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
@@ -463,9 +434,8 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
-        if (law->ops[k].is_awaited)
-            (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
-                                    swap->numbers[swap->n_ended]);
+        (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
+                                swap->numbers[swap->n_ended & 1]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }
@@ -504,7 +474,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;
-        stall_s[swap->placement.visits[k].is_backward] += waited_s;
+        stall_s[swap->placement.visits[k].pass] += waited_s;
     }
     stats->to_host_bytes = e->copied_bytes[0];
     stats->to_device_bytes = e->copied_bytes[1];

@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/law.h"
+#include "memo/law_ops.h"
 #include "memo/swap_places.h"
 /* ---- >>swap items -------------------------------------------------------------------------------
  * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
@@ -27,13 +27,12 @@ typedef struct memob_swap_items {
     int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t input;     /* the class of the INPUT tensor; -1: none */
     int32_t n_items, n_uses, n_uses_most, n_visits;
-    memob_visit* visits;
+    uint32_t* in_lists; /* (n_visits) */
     memob_item* items;
     memob_use* uses;
-    int64_t* n_bytes;   /* (n_items): that move, of whole steps; 0: none, even if others use the
+    int64_t* n_bytes;  /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
-    int32_t* n_copies;  /* (n_items): in which they move */
-    char* may_be_empty; /* (n_items): the surplus of LATE_ROWS */
+    int32_t* n_copies; /* (n_items): in which they move */
     int32_t has_places;
     int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
@@ -111,10 +110,10 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
  * and are free when the backward of their own slice is over; the waits are those of uses by all
  * slices. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
-    const memob_swap_visit* visit = &p->visits[k];
-    const int32_t i = visit->step, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
-    const int32_t read = visit->is_backward ? MEMOB_USE_READ : MEMOB_USE_WRITE;
-    const int32_t make = visit->is_backward ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
+    const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
     const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
     const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
 
@@ -127,7 +126,7 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
 
     for (int32_t s = slice; s >= 0; s--) {
         const char uses = it->uses_of[layers + i - slice + s];
-        if (uses && (s == slice || (visit->is_backward && slice == n_slices - 1)))
+        if (uses && (s == slice || (visit->pass == MEMOB_BACKWARD && slice == n_slices - 1)))
             memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
                                layer_at + (i / n_slices & 1) * n_slices + s, -1);
     }
@@ -135,8 +134,8 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
     if (p->handed >= 0) {
         const int32_t next = i + p->n_slices; /* the slice in the next layer */
-        const int is_first = i < p->n_slices && !visit->is_backward;
-        const int is_shared = !visit->is_backward && next < n && it->input >= 0 &&
+        const int is_first = i < p->n_slices && visit->pass != MEMOB_BACKWARD;
+        const int is_shared = visit->pass != MEMOB_BACKWARD && next < n && it->input >= 0 &&
                               it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
         memoi_swap_add_use(
             it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
@@ -184,7 +183,6 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         it->n_bytes[k] = sum->layer_bytes;
         it->n_copies[k] = sum->n_layer_copies;
         it->uses_of[k + n] = is_routed && sum->uses_routed > 0;
-        it->may_be_empty[k + n] = 1;
         it->n_bytes[k + n] = sum->routed_bytes;
         it->n_copies[k + n] = sum->n_routed_copies;
     }
@@ -219,7 +217,6 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
         it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
         it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
         it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
-        it->may_be_empty = MEMOB_ARRAY(&it->arrays, char, it->n_items);
         it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
     }
     if (it->arrays.failed) {
@@ -234,7 +231,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
 MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
                                        memo_error* error) {
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
-    it->visits = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_visit, p->n_visits);
+    it->in_lists = MEMOB_ARRAY_OF_ANY(&it->arrays, uint32_t, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
     /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
      * once in a layer a visit uses LAYER rows of all slices. */
@@ -246,20 +243,19 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
             const int32_t copy_of =
                 c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
             const memob_item item = {
-                it->uses_of[k] != 0,    0, 0, copy_of, it->has_places ? step : -1,
+                it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
                 it->has_places ? 0 : k, -1};
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 0, 0, -1, -1, it->n_own + k - n_rows, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, -1, it->n_own + k - n_rows, -1};
         it->items[k] = item;
     }
 
     /* A forward alone has the first forwards. */
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit visit = {p->visits[k].is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD,
-                                   p->visits[k].step, 0, k >= p->n_forwards, 0};
-        it->visits[k] = visit;
+        it->in_lists[k] = 1u << MEMOB_SWAP_BOTH | (uint32_t)(k < p->n_forwards)
+                                                      << MEMOB_SWAP_FORWARD_ONLY;
         memoi_swap_use_items(p, it, k);
     }
     return MEMO_STATUS_OK;
@@ -269,12 +265,12 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
  * alone, without events; see memob_law_desc.  Errors: as memob_law_make. */
 MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_placement* p,
                                        memob_arrays* work, memob_law* law, memo_error* error) {
-    static const int32_t lists[] = {MEMOB_LIST_EVALUATION, MEMOB_LIST_EVERY};
+    static const int32_t lists[] = {MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH};
     memob_law_desc desc;
     memo_status status = memoi_swap_list_uses(p, it, error);
     if (status) return status;
     memset(&desc, 0, sizeof desc);
-    desc.visits = it->visits;
+    desc.in_lists = it->in_lists;
     desc.n_visits = it->n_visits;
     desc.items = it->items;
     desc.n_items = it->n_items;
@@ -282,32 +278,35 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.n_uses = it->n_uses;
     desc.lists = lists + (work != NULL);
     desc.n_lists = 2 - (work != NULL);
-    desc.has_no_events = work != NULL;
     desc.work = work;
-    desc.may_be_empty = it->may_be_empty;
     desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
     desc.n_slots[2] = it->n_steps;
     if (it->has_places) {
         desc.n_parcels = it->n_steps;
         desc.n_places = p->n_host_layers;
-        desc.place_bytes = 1;
+        desc.place_slots = 1;
     }
     return memob_law_make(&desc, law, error);
 }
 
-/* The layers that the law sends to the file, and the bytes of the file. */
+/* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
+ * (n_layers): of the room of each there. */
 MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
-                                memo_swap_sizes* sizes) {
+                                memo_swap_sizes* sizes, int64_t* room_bytes) {
     const int32_t first = law->begin[law->n_lists - 1]; /* a parcel is written once in a list */
     sizes->n_spilled_layers = law->n_spilled;
     sizes->spill_bytes = 0;
-    for (int32_t k = first; k < law->n_ops; k++)
-        if (law->ops[k].kind == MEMOB_OP_WRITE) {
-            const memob_part* part = &law->parts[law->ops[k].first_part];
-            sizes->spill_bytes +=
-                memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        }
+    for (int32_t k = first; k < law->n_ops; k++) {
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        int64_t n_bytes;
+        if (law->ops[k].kind != MEMOB_OP_WRITE) continue;
+        n_bytes =
+            memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        sizes->spill_bytes += n_bytes;
+        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled);
+        if (room_bytes) room_bytes[part->to] = n_bytes;
+    }
     MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
@@ -322,7 +321,7 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
     memset(&law, 0, sizeof law);
     status = memob_swap_items_make(desc, p, &items, error);
     if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
-    if (!status) memob_swap_size_file(&law, p, &p->sizes);
+    if (!status) memob_swap_size_file(&law, p, &p->sizes, NULL);
     memob_law_free(&law);
     memob_swap_items_free(&items);
     return status;
@@ -348,8 +347,7 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
 
     a = &placement->arrays;
     placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
-    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
+    placement->visits = MEMOB_ARRAY(a, memob_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
@@ -378,7 +376,6 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
             (double)desc->n_rows;
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
-    memoi_swap_find_turns(placement);
     return MEMO_STATUS_OK;
 }
 

@@ -14,10 +14,10 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
 
 /* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
-    const memob_swap_visit* visit = &placement->visits[k];
-    return placement->n_slices > placement->n_of_batch && visit->is_backward &&
-           visit->step >= placement->n_layers - placement->n_slices &&
-           visit->step % placement->n_of_batch == placement->n_of_batch - 1;
+    const memob_visit* visit = &placement->visits[k];
+    return placement->n_slices > placement->n_of_batch && visit->pass == MEMOB_BACKWARD &&
+           visit->layer >= placement->n_layers - placement->n_slices &&
+           visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -32,11 +32,11 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        memob_swap_visit* visit = &p->visits[k];
+        memob_visit* visit = &p->visits[k];
         const int32_t of = order[k / n], i = k % n;
-        visit->is_backward = of < 0;
-        visit->step = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
-        visit->odd = memoi_swap_is_odd(desc, visit->step);
+        visit->pass = of < 0 ? MEMOB_BACKWARD : MEMOB_FORWARD;
+        visit->layer = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        visit->odd = memoi_swap_is_odd(desc, visit->layer);
         for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
         visit->forward = of < 0 ? before * n + n - 1 - i : k;
     }
@@ -156,11 +156,11 @@ MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const 
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
     memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        const int64_t n = tiles[visit->step];
+        const memob_visit* visit = &order->visits[k];
+        const int64_t n = tiles[visit->layer];
         if (n == MEMO_ROWS_KEPT) continue;
-        if (visit->is_backward) {
-            char* lost = &all_lost[visit->step];
+        if (visit->pass == MEMOB_BACKWARD) {
+            char* lost = &all_lost[visit->layer];
             if (cut > visit->forward || (n && whole[visit->odd] > visit->forward))
                 *lost |= MEMOI_SWAP_OVERWRITTEN;
             if (n && swapped[visit->odd] > visit->forward) *lost |= MEMOI_SWAP_RETURNS;
@@ -364,9 +364,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
 /* What the packs of two visits take of the area together; at -1: none, or one of the same
  * buffer. */
 MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, int32_t at) {
-    const memob_swap_sum *sum = &p->sums[p->visits[k].step], *other;
+    const memob_swap_sum *sum = &p->sums[p->visits[k].layer], *other;
     if (at < 0 || p->visits[at].odd == p->visits[k].odd) return 0;
-    other = &p->sums[p->visits[at].step];
+    other = &p->sums[p->visits[at].layer];
     if (!other->pack_bytes) return 0;
     return sum->pack_bytes + other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
 }
@@ -374,7 +374,7 @@ MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, in
 /* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
  * area of packs: the most that an even and an odd layer need at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
-    const memob_swap_visit* visits = p->visits;
+    const memob_visit* visits = p->visits;
     int64_t area_bytes = 0;
     int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -388,23 +388,23 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
      * visit of the buffer on, while rows there before still leave and other visits compute. */
     for (int32_t k = 0; k < p->n_visits; k++) {
         const int32_t odd = visits[k].odd;
-        const int32_t left[2] = {last[!odd], visits[k].is_backward ? before[odd] : -1};
-        if (!p->sums[visits[k].step].pack_bytes) continue;
+        const int32_t left[2] = {last[!odd], visits[k].pass == MEMOB_BACKWARD ? before[odd] : -1};
+        if (!p->sums[visits[k].layer].pack_bytes) continue;
         for (int32_t q = 0; q < 2; q++)
-            if (left[q] >= 0 && !visits[left[q]].is_backward)
+            if (left[q] >= 0 && visits[left[q]].pass != MEMOB_BACKWARD)
                 area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, left[q]));
-        for (int32_t q = last[odd] + 1; q < k && visits[k].is_backward; q++)
+        for (int32_t q = last[odd] + 1; q < k && visits[k].pass == MEMOB_BACKWARD; q++)
             area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, q));
         before[odd] = last[!odd];
         last[odd] = k;
     }
 
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_swap_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->step];
-        if (!visit->is_backward || !sum->pack_bytes || sum->is_pack_overwritten) continue;
+        const memob_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->layer];
+        if (visit->pass != MEMOB_BACKWARD || !sum->pack_bytes || sum->is_pack_overwritten) continue;
         for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
-            const int64_t n_bytes = p->sums[p->visits[q].step].pack_bytes;
+            const int64_t n_bytes = p->sums[p->visits[q].layer].pack_bytes;
             sum->is_pack_overwritten = n_bytes && (p->visits[q].odd == visit->odd ||
                                                    sum->pack_bytes > area_bytes - n_bytes);
         }
@@ -422,10 +422,10 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     pack_bytes = memoi_swap_sum_packs(p);
     for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_swap_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->step];
+        const memob_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->layer];
         if (!sum->pack_bytes) continue;
-        if (visit->is_backward && last[visit->odd] > visit->forward) sum->returns = 1;
+        if (visit->pass == MEMOB_BACKWARD && last[visit->odd] > visit->forward) sum->returns = 1;
         last[visit->odd] = k;
     }
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -613,21 +613,24 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory, and sums up what they move. */
+/* Places the moved layers in host memory, and sums up what they move.  Which routed rows follow
+ * which. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
     int64_t host_begin = placement->fixed_host_bytes;
+    int32_t routed = -1;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        turn->host_begin = host_begin;
+        sum->host_begin = host_begin;
         host_begin += sum->host_bytes;
+        sum->routed_before = sum->uses_routed ? routed : -1;
+        if (sum->uses_routed) routed = layer;
     }
     placement->place_bytes = place_bytes;
 }
@@ -647,14 +650,14 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
-    memob_swap_turn* turn = &placement->turns[step];
+    const int32_t routed_before = placement->sums[step].routed_before;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
         int64_t n_kept, *range;
         if (!place->is_routed) continue;
-        if (turn->routed_before >= 0 && !is_forward_only)
-            before = &placement->places[(int64_t)turn->routed_before * placement->n_tensors + t];
+        if (routed_before >= 0 && !is_forward_only)
+            before = &placement->places[(int64_t)routed_before * placement->n_tensors + t];
 
         place->n_routed = n_rows;
         place->offset = place->stack_begin;
@@ -674,16 +677,6 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         place->recompute_begin = place->recompute_end = n_rows;
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
-    }
-}
-
-/* Which routed rows follow which. */
-MEMOI void memoi_swap_find_turns(memob_swap_placement* placement) {
-    int32_t routed = -1;
-    for (int32_t i = 0; i < placement->n_layers; i++) {
-        memob_swap_turn* turn = &placement->turns[i];
-        turn->routed_before = placement->sums[i].uses_routed ? routed : -1;
-        if (placement->sums[i].uses_routed) routed = i;
     }
 }
 

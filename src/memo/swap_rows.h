@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/base.h"
+#include "memo/list.h"
 /* ---- >>swap rows --------------------------------------------------------------------------------
  * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
  * addresses. */
@@ -20,27 +20,16 @@ typedef struct memob_swap_place {
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
-/* One layer in host memory. */
-typedef struct memob_swap_turn {
-    int64_t host_begin;    /* of its part of host memory, unless layers share places there */
-    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
-} memob_swap_turn;
-
-/* The forward or the backward of a step. */
-typedef struct memob_swap_visit {
-    int32_t step, is_backward;
-    int32_t odd;     /* the rounding buffer of the step */
-    int32_t forward; /* of a backward: the visit that is its forward */
-} memob_swap_visit;
-
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t uses_routed; /* tensors with LATE_ROWS */
-    int32_t returns;     /* the pack's rows leave, and come back */
+    int32_t uses_layer;    /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed;   /* tensors with LATE_ROWS */
+    int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
+    int32_t returns;       /* the pack's rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
+    int64_t host_begin;           /* of that part, unless layers share places there */
     int64_t layer_bytes;          /* moved of LAYER tensors */
     int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
     int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
@@ -63,8 +52,7 @@ typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;       /* (n_layers) */
-    memob_swap_visit* visits;     /* (n_visits) */
+    memob_visit* visits;          /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
@@ -109,8 +97,8 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
  * use both, because a forward of one comes before a backward of the other. */
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
-    if (desc->n_places <= 1) return step & 1;
-    return (step / memoi_swap_place_steps(desc) + step % memoi_swap_place_steps(desc)) & 1;
+    const int32_t n = memoi_swap_place_steps(desc);
+    return (step / n + step % n) & 1;
 }
 
 /* 0 without layer_kinds. */

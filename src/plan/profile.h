@@ -28,9 +28,9 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
  * buffer. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
-    const int is_file = stream == MEMOB_SWAP_FILE;
-    const int32_t link = is_file ? MEMOB_SWAP_TO_DEVICE - p->file_op.is_write : stream;
-    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
+    const int is_file = stream == MEMOB_STREAM_FILE;
+    const int32_t link = is_file ? MEMOB_STREAM_TO_DEVICE - p->file_op.is_write : stream;
+    const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
     memob_engine_call(e, error);
@@ -70,10 +70,10 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
         memo_status status =
-            memoi_profile_time_copy(p, MEMOB_SWAP_TO_HOST, is_short, &copy->out_s, error);
+            memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short, &copy->out_s, error);
         if (!status)
             status =
-                memoi_profile_time_copy(p, MEMOB_SWAP_TO_DEVICE, is_short, &copy->back_s, error);
+                memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short, &copy->back_s, error);
         if (status) return status;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
@@ -114,11 +114,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
         memob_spill_op_init(&p->file_op, &e->file, !is_read,
                             e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        if (!status) status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         if (!status)
-            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_SWAP_TO_HOST + is_read],
+            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
                                              error);
     }
     profile->file.size_bytes = n_bytes;
@@ -145,7 +145,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
      * enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
-        memob_engine_begin(e, device, NULL, 0);
+        memob_engine_begin(e, device, NULL, 0, NULL, NULL);
         e->device_memory = (char*)on_device;
         e->host_memory = (char*)on_host;
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,

@@ -27,7 +27,10 @@ typedef struct problem {
     memob_item items[ITEMS_MAX];
     memob_use uses[USES_MAX];
     memob_law_desc desc;
-    int32_t lists[SEQUENCE_MAX]; /* desc.lists */
+    int32_t lists[SEQUENCE_MAX]; /* desc.lists: list_kind */
+    uint32_t in_lists[VISITS_MAX];
+    char on_host[VISITS_MAX];
+    int updates_on_host;
     int32_t n_lists;
     int32_t sequence[SEQUENCE_MAX]; /* tables that run */
     int32_t n_sequence;
@@ -38,7 +41,7 @@ typedef struct range {
 } range;
 
 typedef struct operation {
-    int stream, n_ranges, n_waits, list, kind, is_awaited;
+    int stream, n_ranges, n_waits, list, kind;
     range ranges[RANGES_MAX];
     int waits[MEMOB_N_STREAMS];
 } operation;
@@ -113,36 +116,35 @@ static void random_items(void) {
         int32_t begins_in_evaluation = 0;
         int64_t at = pick(0, DEVICE - 6);
         memset(item, 0, sizeof *item);
-        item->n_bytes = pick(0, 9) ? pick(1, 6) : 0;
+        item->n_slots = item->n_host = pick(0, 9) ? pick(1, 6) : 0;
         item->lives_on = lives_on;
-        item->is_kept = pick(0, 9) == 0;
         item->copy_of = item->parcel = -1;
         item->file = -1;
         if (!lives_on && p.desc.n_parcels && pick(0, 1)) {
             item->parcel = pick(0, p.desc.n_parcels - 1);
             item->host = parcel_bytes[item->parcel];
-            parcel_bytes[item->parcel] += item->n_bytes;
+            parcel_bytes[item->parcel] += item->n_slots;
         } else if (lives_on && pick(0, 2) == 0) {
             item->host = windows[pick(0, n_windows - 1)];
             item->file = file;
-            file += item->n_bytes;
+            file += item->n_slots;
         } else {
             item->host = host;
-            host += item->n_bytes;
+            host += item->n_slots;
         }
 
         for (int32_t v = 0; v < p.list.n_visits; v++) {
-            const memob_visit* visit = &p.list.visits[v];
+            const list_visit* visit = &p.list.visits[v];
             const int is_evaluated = visit->pass == MEMOB_FORWARD && !visit->micro_batch;
             const int is_first = p.desc.n_uses == first_use;
             int is_free = 1;
             int32_t how = pick(0, 9);
             memob_use* use;
-            if (pick(0, 99) >= share || item->is_kept) continue;
+            if (pick(0, 99) >= share) continue;
             if (!lives_on && visit->pass == MEMOB_UPDATE) continue;
             if (!lives_on && is_evaluated && !is_first && !begins_in_evaluation) continue;
             if (pick(0, 99) >= stays_put) at = pick(0, DEVICE - 6);
-            for (int64_t b = at; b < at + item->n_bytes; b++) is_free &= !taken[v][b];
+            for (int64_t b = at; b < at + item->n_slots; b++) is_free &= !taken[v][b];
             if (!is_free || p.desc.n_uses >= USES_MAX) continue;
             if (is_first) begins_in_evaluation = is_evaluated;
             how = how < 4    ? MEMOB_USE_READ
@@ -152,12 +154,11 @@ static void random_items(void) {
                              : MEMOB_USE_MAKE;
             if (is_first && !lives_on) how = pick(0, 3) ? MEMOB_USE_WRITE : MEMOB_USE_MAKE;
             use = add_use(v, how, at);
-            if (visit->pass == MEMOB_UPDATE && p.desc.updates_on_host && lives_on &&
-                item->file < 0) {
+            if (visit->pass == MEMOB_UPDATE && p.updates_on_host && lives_on && item->file < 0) {
                 use->is_on_host = 1;
                 continue;
             }
-            memset(&taken[v][at], 1, (size_t)item->n_bytes);
+            memset(&taken[v][at], 1, (size_t)item->n_slots);
         }
         p.desc.n_items++;
     }
@@ -165,12 +166,14 @@ static void random_items(void) {
     /* Updates on the host use nothing on the device. */
     for (int k = 0; k < p.desc.n_uses; k++) {
         const int is_update = p.list.visits[p.uses[k].visit].pass == MEMOB_UPDATE;
-        if (is_update && p.desc.updates_on_host && !p.uses[k].is_on_host)
+        if (is_update && p.updates_on_host && !p.uses[k].is_on_host)
             p.uses[k--] = p.uses[--p.desc.n_uses];
     }
-    for (int k = 0; k < 4; k++) p.desc.place_bytes = memob_max(p.desc.place_bytes, parcel_bytes[k]);
+    for (int k = 0; k < 4; k++) p.desc.place_slots = memob_max(p.desc.place_slots, parcel_bytes[k]);
     p.desc.places_at = host;
     p.desc.parcels_at = file;
+    p.desc.n_slots[1] = (int32_t)(host + p.desc.n_places * p.desc.place_slots);
+    p.desc.n_slots[2] = (int32_t)(file + p.desc.n_parcels * p.desc.place_slots);
 }
 
 /* A hidden state that layers hand on slice by slice, and each layer's copy of its input. */
@@ -182,11 +185,11 @@ static void random_slices(void) {
     for (int m = 0; m < d->n_micro_batches; m++)
         for (int s = 0; s < n_slices; s++) {
             const int handed = p.desc.n_items;
-            const memob_item hidden = {bytes, 0, 0, -1, -1, host, -1};
+            const memob_item hidden = {bytes, bytes, 0, -1, -1, host, -1};
             p.items[p.desc.n_items] = hidden;
             host += bytes;
             for (int32_t v = 0; v < p.list.n_visits; v++) {
-                const memob_visit* visit = &p.list.visits[v];
+                const list_visit* visit = &p.list.visits[v];
                 const int is_back = visit->pass == MEMOB_BACKWARD, l = visit->layer;
                 const int64_t next = host + (l + 1) * bytes;
                 if (visit->micro_batch != m || visit->slice != s || l < 0 || l >= n) continue;
@@ -197,10 +200,10 @@ static void random_slices(void) {
             }
             p.desc.n_items++;
             for (int l = 0; l < n && has_copies && p.desc.n_items < ITEMS_MAX; l++) {
-                const memob_item input = {bytes, 0, 0, handed, -1, host + l * bytes, -1};
+                const memob_item input = {bytes, bytes, 0, handed, -1, host + l * bytes, -1};
                 p.items[p.desc.n_items] = input;
                 for (int32_t v = 0; v < p.list.n_visits; v++) {
-                    const memob_visit* visit = &p.list.visits[v];
+                    const list_visit* visit = &p.list.visits[v];
                     if (visit->micro_batch != m || visit->slice != s || visit->layer != l ||
                         visit->pass > MEMOB_BACKWARD)
                         continue;
@@ -211,18 +214,17 @@ static void random_slices(void) {
             }
             host += n * bytes;
         }
+    p.desc.n_slots[1] = (int32_t)host;
 }
 
 /* Returns 0: too large. */
 static int random_problem(void) {
-    static const int32_t kinds[] = {MEMOB_LIST_EVERY,      MEMOB_LIST_FIRST, MEMOB_LIST_PENDING,
-                                    MEMOB_LIST_EVALUATION, MEMOB_LIST_BATCH, MEMOB_LIST_UPDATE};
     const int is_steady = pick(0, 1);
     list_free(&p.list);
     memset(&p, 0, sizeof p);
     random_list();
     if (p.list.n_visits > 40) return 0;
-    p.desc.updates_on_host = pick(0, 3) == 0;
+    p.updates_on_host = pick(0, 3) == 0;
     if (pick(0, 3))
         random_items();
     else
@@ -231,18 +233,24 @@ static int random_problem(void) {
 
     /* A step and those behind it, or any sequence. */
     p.n_lists = 0;
-    p.lists[p.n_lists++] = MEMOB_LIST_FIRST;
+    p.lists[p.n_lists++] = LIST_FIRST;
     for (int k = 0; k < 2; k++)
-        p.lists[p.n_lists++] = is_steady ? (int32_t)MEMOB_LIST_EVERY : kinds[pick(0, 5)];
-    if (!is_steady) p.lists[p.n_lists++] = MEMOB_LIST_EVERY;
-    p.desc.n_tables = p.n_lists - 1;
-    for (int k = 0; k < p.desc.n_tables; k++) p.sequence[p.n_sequence++] = k;
+        p.lists[p.n_lists++] = is_steady ? (int32_t)LIST_EVERY : pick(0, LIST_N_KINDS - 1);
+    if (!is_steady) p.lists[p.n_lists++] = LIST_EVERY;
+    for (int k = 0; k < p.n_lists - 1; k++) p.sequence[p.n_sequence++] = k;
     for (int k = 0; k < 2 && is_steady; k++) p.sequence[p.n_sequence++] = 1;
     p.desc.lists = p.lists;
     p.desc.n_lists = p.n_lists;
-    p.desc.visits = p.list.visits;
+    for (int v = 0; v < p.list.n_visits; v++) {
+        p.on_host[v] = p.updates_on_host && p.list.visits[v].pass == MEMOB_UPDATE;
+        for (int k = 0; k < LIST_N_KINDS; k++)
+            p.in_lists[v] |= (uint32_t)list_has(&p.list.visits[v], k) << k;
+    }
+    p.desc.in_lists = p.in_lists;
+    p.desc.on_host = p.on_host;
     p.desc.n_visits = p.list.n_visits;
     p.desc.items = p.items;
+    p.desc.n_slots[0] = DEVICE;
     p.desc.uses = p.uses;
     return 1;
 }
@@ -273,18 +281,18 @@ static void play_visit(operation* o, const memob_op* op, int list) {
         const int64_t name = use->item + 1 + (item->lives_on ? 0 : entry_list * 1000);
         int64_t left = -1;
         int is_there = latest_at[use->item] == at, is_made;
-        if (use->visit != op->visit || !item->n_bytes) continue;
-        for (int64_t b = 0; b < item->n_bytes && !use->is_on_host; b++)
+        if (use->visit != op->visit || !item->n_slots) continue;
+        for (int64_t b = 0; b < item->n_slots && !use->is_on_host; b++)
             is_there &= owner[use->at + b] == name;
         is_made = use->how == MEMOB_USE_MAKE && !is_there;
-        for (int64_t b = 0; b < item->n_bytes && !use->is_on_host; b++) owner[use->at + b] = name;
+        for (int64_t b = 0; b < item->n_slots && !use->is_on_host; b++) owner[use->at + b] = name;
         latest_at[use->item] = at;
         n_made += is_made;
         if (use->how == MEMOB_USE_WRITE || use->how == MEMOB_USE_CHANGE)
             left =
                 item->copy_of >= 0 && before[item->copy_of] >= 0 ? before[item->copy_of] : ++fresh;
         if (is_made) left = value[use->item] > 0 ? value[use->item] : ++fresh;
-        add_range(o, at, item->n_bytes,
+        add_range(o, at, item->n_slots,
                   use->how == MEMOB_USE_WRITE || is_made ? -1 : value[use->item], left);
         if (left >= 0) value[use->item] = left;
     }
@@ -295,8 +303,8 @@ static void play_copy(operation* o, const memob_law* law, const memob_op* op) {
     static const int tiers[5][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 2}, {2, 1}};
     for (int k = 0; k < op->n_parts; k++) {
         const memob_part* part = &law->parts[op->first_part + k];
-        add_range(o, tiers[op->kind][0] * TIER + part->from, part->n_bytes, 0, -1);
-        add_range(o, tiers[op->kind][1] * TIER + part->to, part->n_bytes, -1, 0);
+        add_range(o, tiers[op->kind][0] * TIER + part->from, part->n_host, 0, -1);
+        add_range(o, tiers[op->kind][1] * TIER + part->to, part->n_host, -1, 0);
     }
 }
 
@@ -314,7 +322,7 @@ static void play(const memob_law* law) {
         const int64_t at =
             p.items[i].file >= 0 ? 2 * TIER + p.items[i].file : TIER + p.items[i].host;
         value[i] = p.items[i].lives_on ? i + 1 : -1;
-        for (int64_t b = at; b < at + p.items[i].n_bytes && p.items[i].lives_on; b++)
+        for (int64_t b = at; b < at + p.items[i].n_slots && p.items[i].lives_on; b++)
             start[b] = i + 1;
     }
     for (int s = 0; s < p.n_sequence; s++) {
@@ -329,7 +337,6 @@ static void play(const memob_law* law) {
             memset(o, 0, sizeof *o);
             o->stream = op->stream;
             o->kind = op->kind;
-            o->is_awaited = op->is_awaited;
             o->list = s;
             if (op->kind == MEMOB_OP_VISIT)
                 play_visit(o, op, s);
@@ -495,15 +502,10 @@ static void check_clock(const memob_law* law) {
 /* Stores behind one visit.  Items whose bytes another item takes at once leave first, though item 0
  * is used again before them; of these two, item 2 is used again first. */
 TEST(stores_go_in_the_order_in_which_they_are_awaited) {
-    static const memob_visit visits[] = {{MEMOB_FORWARD, 0, 0, 0, 0},
-                                         {MEMOB_FORWARD, 1, 0, 0, 0},
-                                         {MEMOB_BACKWARD, 1, 0, 0, 0},
-                                         {MEMOB_BACKWARD, 0, 0, 0, 0},
-                                         {MEMOB_WEIGHTS, 0, 0, 0, 0}};
-    static const memob_item items[] = {{8, 0, 0, -1, -1, 0, -1},
-                                       {8, 0, 0, -1, -1, 8, -1},
-                                       {8, 0, 0, -1, -1, 16, -1},
-                                       {16, 0, 0, -1, -1, 24, -1}};
+    static const memob_item items[] = {{8, 8, 0, -1, -1, 0, -1},
+                                       {8, 8, 0, -1, -1, 8, -1},
+                                       {8, 8, 0, -1, -1, 16, -1},
+                                       {16, 16, 0, -1, -1, 24, -1}};
     static const memob_use uses[] = {
         {0, 0, MEMOB_USE_WRITE, 0, 0, -1}, /* read elsewhere by visit 2; nobody takes its bytes */
         {0, 1, MEMOB_USE_WRITE, 0, 8, -1}, {0, 2, MEMOB_USE_WRITE, 0, 16, -1},
@@ -513,12 +515,12 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
     memob_law_desc desc;
     memob_law law;
     memset(&desc, 0, sizeof desc);
-    desc.visits = visits;
     desc.n_visits = 5;
     desc.items = items;
     desc.n_items = 4;
     desc.uses = uses;
     desc.n_uses = 7;
+    desc.n_slots[0] = desc.n_slots[1] = 40;
     CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
     for (int k = 0; k < 3; k++) {
         static const int32_t order[] = {2, 1, 0};
@@ -533,9 +535,8 @@ static void check_repeats(void) {
     memob_law law;
     const memob_op *a, *b;
     int n;
-    p.lists[3] = MEMOB_LIST_EVERY;
+    p.lists[3] = LIST_EVERY;
     p.desc.n_lists = 4;
-    p.desc.n_tables = 3;
     CHECK(memob_law_make(&p.desc, &law, &error) == MEMO_STATUS_OK);
     n = law.begin[2] - law.begin[1];
     CHECK(law.begin[3] - law.begin[2] == n);
@@ -562,7 +563,7 @@ TEST(lists) {
         random_list();
         memset(at, 0, sizeof at);
         for (int v = 0; v < p.list.n_visits; v++) {
-            const memob_visit* x = &p.list.visits[v];
+            const list_visit* x = &p.list.visits[v];
             int16_t* seen = &at[x->pass][x->layer + 1][x->slice][x->micro_batch];
             CHECK(x->layer >= -d->has_ends && x->layer < d->n_layers + d->has_ends && !*seen);
             CHECK(x->is_deferred == (x->pass == MEMOB_UPDATE && d->update == MEMO_UPDATE_DEFERRED));
@@ -617,7 +618,7 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
     of_list.update = MEMO_UPDATE_PASS;
     CHECK(list_make(&of_list, &list, &error) == MEMO_STATUS_OK);
     for (int l = 0; l < LAYERS; l++) {
-        const memob_item item = {8, 1, 0, -1, -1, 8 * l, -1};
+        const memob_item item = {8, 8, 1, -1, -1, 8 * l, -1};
         items[l] = item;
     }
     for (int v = 0; v < list.n_visits; v++) {
@@ -627,10 +628,11 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
         uses[v] = use;
     }
 
-    desc.visits = list.visits;
     desc.n_visits = desc.n_uses = list.n_visits;
     desc.items = items;
     desc.n_items = LAYERS;
+    desc.n_slots[0] = 16;
+    desc.n_slots[1] = 8 * LAYERS;
     desc.uses = uses;
     desc.n_lists = 3;
     CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
@@ -679,8 +681,6 @@ TEST(random_lists) {
         CHECK(count_races(-1, -1) == 0);
         CHECK(run_in_order(-1, -1) == 0);
         for (int r = 0; r < 3; r++) CHECK(run_in_random_order() == 0);
-        for (int i = 0; i < n_ops && p.n_lists == 3; i++)
-            for (int w = 0; w < ops[i].n_waits; w++) CHECK(ops[ops[i].waits[w]].is_awaited);
         if (n_ops < 400 && k % 4 == 0) check_all_needed();
         if (p.n_lists == 3) check_clock(&law);
         if (p.n_lists == 3) check_repeats();

@@ -142,17 +142,18 @@ static memo_status update_host(void* user, int32_t layer, memo_error* e) {
     return run_use(&p.late[layer][p.n_run[layer]++ % LATE_MAX], e);
 }
 
-static void turn(void* user, int32_t pass, int32_t layer, int is_end) {
-    const int updates = memob_states_updates_now(p.engine, is_end), on_host = !!p.engine->updates;
+static memo_status update(void* user, int32_t layer) {
     (void)user;
+    use(MEMOB_UPDATE, layer);
+    return MEMO_STATUS_OK;
+}
+
+static void turn(void* user, int32_t pass, int32_t layer, int is_end) {
+    const memob_states_trainer trainer = {update, NULL, user};
     if (is_end && pass == MEMOB_FORWARD) use(pass, layer); /* it is still there */
-    if (on_host && is_end && updates) use_late(layer, pass == MEMOB_UPDATE ? p.n_passes - 1 : -1);
-    if (updates && !on_host) {
-        if (pass != MEMOB_UPDATE) CHECK(!memob_states_begin(p.engine, MEMOB_UPDATE, layer, &error));
-        use(MEMOB_UPDATE, layer);
-        if (!is_end) CHECK(!memob_states_end(p.engine, MEMOB_UPDATE, layer, &error));
-    }
-    CHECK(!(is_end ? memob_states_end : memob_states_begin)(p.engine, pass, layer, &error));
+    if (p.engine->updates && is_end && memob_states_updates(p.engine))
+        use_late(layer, pass == MEMOB_UPDATE ? p.n_passes - 1 : -1);
+    CHECK(!memob_states_visit(p.engine, &trainer, pass, layer, is_end, &error));
     if (!is_end && pass != MEMOB_UPDATE) use(pass, layer);
 }
 

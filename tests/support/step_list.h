@@ -36,17 +36,45 @@ typedef struct list_desc {
     int32_t n_turns, n_chunks; /* 0 chunks: 1; a divisor of n_layers */
 } list_desc;
 
+typedef struct list_visit {
+    int32_t pass, layer;
+    int32_t slice, micro_batch; /* UPDATE: 0 */
+    int32_t is_deferred;        /* UPDATE: before the layer's first FORWARD */
+} list_visit;
+
+/* Which visits of the list a step makes. */
+typedef enum list_kind {
+    LIST_EVERY = 0,  /* all: a step behind another step */
+    LIST_FIRST,      /* no deferred updates: there are no gradients yet */
+    LIST_PENDING,    /* deferred updates alone */
+    LIST_EVALUATION, /* forwards of micro-batch 0 alone */
+    LIST_BATCH,      /* no updates at all: a micro-batch that is not the last */
+    LIST_UPDATE,     /* updates that are not deferred, alone */
+    LIST_N_KINDS
+} list_kind;
+
+MEMO_UNUSED static int list_has(const list_visit* visit, int32_t kind) {
+    switch (kind) {
+    case LIST_FIRST: return !visit->is_deferred;
+    case LIST_PENDING: return visit->is_deferred;
+    case LIST_EVALUATION: return visit->pass == MEMOB_FORWARD && !visit->micro_batch;
+    case LIST_BATCH: return visit->pass != MEMOB_UPDATE;
+    case LIST_UPDATE: return visit->pass == MEMOB_UPDATE && !visit->is_deferred;
+    default: return 1;
+    }
+}
+
 typedef struct step_list {
     list_desc desc; /* turns NULL */
     int32_t n_visits;
-    memob_visit* visits;
+    list_visit* visits;
     memob_arrays arrays;
 } step_list;
 
 /* Appends a visit; without an array, counts it. */
 MEMO_UNUSED static void list_add(step_list* list, int32_t pass, int32_t layer, int32_t slice,
                                  int32_t micro_batch, int32_t is_deferred) {
-    const memob_visit visit = {pass, layer, slice, micro_batch, is_deferred};
+    const list_visit visit = {pass, layer, slice, micro_batch, is_deferred};
     MEMO_ASSERT(layer >= LIST_LAYER_FIRST && layer <= LIST_LAYER_LAST(list->desc.n_layers)); /* 4 */
     MEMO_ASSERT(slice >= 0 && slice < list->desc.n_slices);                                  /* 4 */
     MEMO_ASSERT(micro_batch >= 0 && micro_batch < list->desc.n_micro_batches);               /* 4 */
@@ -116,14 +144,14 @@ MEMO_UNUSED static void list_turns(step_list* list, const list_turn* turns) {
 }
 
 /* Puts the updates between the n visits without updates.  n_left: (n_layers + 2) zeros. */
-MEMO_UNUSED static void list_place_updates(step_list* list, const memob_visit* visits, int32_t n,
+MEMO_UNUSED static void list_place_updates(step_list* list, const list_visit* visits, int32_t n,
                                            int32_t* n_left) {
     const int32_t at = list->desc.update, n_layers = list->desc.n_layers;
     for (int32_t k = 0; k < n; k++)
         n_left[visits[k].layer + 1] +=
             (visits[k].pass == MEMOB_FORWARD) == (at == MEMO_UPDATE_DEFERRED);
     for (int32_t k = 0; k < n; k++) {
-        const memob_visit* v = &visits[k];
+        const list_visit* v = &visits[k];
         int32_t* left = &n_left[v->layer + 1];
         const int is_forward = v->pass == MEMOB_FORWARD;
         if (at == MEMO_UPDATE_DEFERRED && is_forward && *left) {
@@ -164,7 +192,7 @@ MEMO_UNUSED static memo_status list_make(const list_desc* desc, step_list* list,
         if (desc->order == LIST_BATCHES) list_batches(&plain);
         if (desc->order == LIST_LAYERS) list_layers(&plain);
         if (desc->order == LIST_TURNS) list_turns(&plain, desc->turns);
-        if (!pass) plain.visits = MEMOB_ARRAY(&plain.arrays, memob_visit, plain.n_visits);
+        if (!pass) plain.visits = MEMOB_ARRAY(&plain.arrays, list_visit, plain.n_visits);
         if (plain.arrays.failed) break;
     }
 
@@ -172,7 +200,7 @@ MEMO_UNUSED static memo_status list_make(const list_desc* desc, step_list* list,
     if (!plain.arrays.failed) {
         int32_t* n_left = MEMOB_ARRAY(&plain.arrays, int32_t, desc->n_layers + 2);
         list->visits =
-            MEMOB_ARRAY(&list->arrays, memob_visit, (int64_t)plain.n_visits + desc->n_layers + 2);
+            MEMOB_ARRAY(&list->arrays, list_visit, (int64_t)plain.n_visits + desc->n_layers + 2);
         if (n_left && list->visits)
             list_place_updates(list, plain.visits, plain.n_visits, n_left);
         else

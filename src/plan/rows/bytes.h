@@ -92,8 +92,8 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
                                 (double)sums[layer].routed_bytes;
     }
     for (int32_t k = 0; k < order->n_visits; k++)
-        if (order->visits[k].is_backward)
-            score->recompute_s += sums[order->visits[k].step].recompute_s;
+        if (order->visits[k].pass == MEMOB_BACKWARD)
+            score->recompute_s += sums[order->visits[k].layer].recompute_s;
     if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
 
     /* Host memory and the file take whole layers. */

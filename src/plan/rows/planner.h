@@ -273,7 +273,7 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 

@@ -43,7 +43,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         return;
     }
     if (score->n_host_layers) {
-        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes);
+        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
         score->excess_bytes +=
             memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
         if (score->excess_bytes > 0 && !desc->swap->rows) return;

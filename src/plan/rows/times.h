@@ -103,17 +103,17 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
     return MEMO_STATUS_OK;
 }
 
-/* A layer of the engine of states begins or ends a pass. */
-MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
+/* The trainer's part: an update takes its time. */
+MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int updates = !c->states->updates && memob_states_updates_now(c->states, is_end);
-    if (updates && pass != MEMOB_UPDATE)
-        (void)memob_states_begin(c->states, MEMOB_UPDATE, layer, NULL);
-    if (updates)
-        memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                        c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
-    if (updates && !is_end) (void)memob_states_end(c->states, MEMOB_UPDATE, layer, NULL);
-    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
+                    c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
+    return MEMO_STATUS_OK;
+}
+MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
+    const memob_states_trainer trainer = {memoi_rows_update, NULL, clock};
+    (void)memob_states_visit(((memoi_rows_clock*)clock)->states, &trainer, pass, layer, is_end,
+                             NULL);
 }
 
 /* --- the law of the rows --- */
@@ -165,7 +165,7 @@ MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
 /* An operation behind a visit.  One without bytes is left out, as the engine does. */
 MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
     const memob_part* parts = &c->law->parts[op->first_part];
-    const int is_file = op->stream == MEMOB_SWAP_FILE;
+    const int is_file = op->stream == MEMOB_STREAM_FILE;
     const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
     int32_t n_copies = is_file;
     int64_t n_bytes = 0;
@@ -197,10 +197,10 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_swap_visit* visit = &c->order.visits[k];
-    const memoi_rows_layer* layer = &c->layers[visit->step];
-    const int is_backward = visit->is_backward;
-    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
+    const memob_visit* visit = &c->order.visits[k];
+    const memoi_rows_layer* layer = &c->layers[visit->layer];
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
                               layer->compute_s[is_backward]);
 }
 
@@ -276,13 +276,13 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_swap_visit* visit = &order->visits[k];
-        if ((visit->is_backward && k % order->n_forwards == 0 &&
+        const memob_visit* visit = &order->visits[k];
+        if ((visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
              order->n_slices == order->n_of_batch) ||
             memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                        c->layers[visit->step].compute_s[visit->is_backward]);
+                        c->layers[visit->layer].compute_s[visit->pass]);
     }
     return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
 }

@@ -103,10 +103,10 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
-    memob_engine_begin(&c->engine, s->device, NULL, 0);
+    memob_engine_begin(&c->engine, s->device, NULL, 0, NULL, NULL);
     status = memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes + found_bytes,
                                   at + MEMOI_GUARD + found_bytes, stream, 1, error);
-    c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
+    c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
     if (!status) {

@@ -81,7 +81,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status && s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
-        if (s->states) streams = s->states->sink.engine.streams + MEMOB_SWAP_TO_HOST;
+        if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -93,8 +93,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.host_memory = s->host_memory;
         if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
-        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_SWAP_TO_HOST])
-            streams = s->part->swap->sink.engine.streams + MEMOB_SWAP_TO_HOST;
+        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
+            streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
     }
     memoi_session_turn(s, 0);
     return status;

@@ -45,66 +45,96 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
 
+/* What a checked session sees of a layer's states when a pass begins, or is about to end. */
+typedef struct memoi_checked_glance {
+    int32_t pass, layer, is_end;
+    int is_fresh;            /* gradients begin at zero */
+    int on_host;             /* an update there */
+    int32_t blamed;          /* the latest state */
+    int is_due;              /* gradients are not zero */
+    int is_changed, has_old; /* updated states did change; there are any */
+} memoi_checked_glance;
+
+/* The states that the pass uses, and those that nobody may write meanwhile. */
+MEMOI uint32_t memoi_checked_visited(const memo_session* s, const memoi_checked_glance* view) {
+    const memob_states* states = s->states;
+    const memob_states_layer* of = &states->layers[view->layer];
+    const int is_begin_of_update = view->pass == MEMOB_UPDATE && !view->is_end;
+    uint32_t visited = ~of->streamed | memob_states_needs(states, view->pass, view->layer);
+    if (view->on_host) visited = states->updated | (view->is_end ? states->gradients : 0);
+    if (is_begin_of_update && !view->on_host) visited &= ~states->made;
+    if (s->is_filling || (view->is_fresh && view->pass == MEMOB_FORWARD))
+        visited &= ~states->gradients;
+    return of->has & visited;
+}
+
+/* Looks at a state.  Returns what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* view, int32_t i) {
+    const uint32_t uses = s->desc.states[i].uses;
+    const int is_gradient = (uses & MEMO_STATE_GRADIENT) != 0;
+    const int is_update = view->pass == MEMOB_UPDATE;
+    const int is_written =
+        is_gradient ? view->pass != MEMOB_FORWARD : is_update && (uses & MEMO_STATE_UPDATE);
+    const int is_zero_due = is_gradient && view->is_fresh;
+    /* What an update makes anew does not show whether it ran: its place had any bytes. */
+    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE);
+    uint64_t* known = &s->checked.states[(int64_t)view->layer * s->desc.n_states + i];
+    const uint64_t before = *known;
+    const uint64_t hash = memoi_checked_hash_state(s, view->layer, i, view->on_host);
+    if (s->error.status) return NULL;
+    view->blamed = i;
+    view->is_due |= is_gradient && before != MEMOI_HASH_ZERO &&
+                    (s->states->layers[view->layer].has & s->states->updated);
+    view->is_changed |= is_old && hash != before;
+    view->has_old |= is_old;
+    *known = is_gradient && is_update && view->is_end ? 0 : hash;
+
+    if (is_zero_due && hash != MEMOI_HASH_ZERO)
+        return "not zero when the first backward of a step begins; the device's fill failed, or "
+               "something writes to it";
+    if (!view->is_end && before && !is_zero_due && hash != before)
+        return "it changed while its layer was closed; write only in passes that may, or with "
+               "memo_session_write_state";
+    if (view->is_end && !is_written && hash != before)
+        return "the pass wrote to it, but may only read it; add the pass to its uses, or write "
+               "to another state";
+    return NULL;
+}
+
+/* An update changes all layers or none: a learning rate of 0 changes none.  If not, view is of the
+ * layer and the state that were missed. */
+MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* view) {
+    const memob_states* states = s->states;
+    memoi_checked* c = &s->checked;
+    if (!view->is_end || view->pass != MEMOB_UPDATE || !view->is_due || !view->has_old) return NULL;
+    c->n_updated += view->is_changed;
+    if (!view->is_changed) c->n_missed = view->layer + 1;
+    if (!c->n_updated || !c->n_missed) return NULL;
+    view->layer = c->n_missed - 1;
+    view->blamed = __builtin_ctz(states->layers[view->layer].has & states->updated);
+    return "not changed, although gradients of the layer are not zero, and other layers "
+           "change; update each layer";
+}
+
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "weights", "update"};
-    memoi_checked* c = &s->checked;
-    const memob_states_layer* of = &s->states->layers[layer];
-    const int is_fresh = !of->has_gradients && (pass == MEMOB_FORWARD || !is_end);
-    const int on_host = pass == MEMOB_UPDATE && s->states->updates;
-    const uint32_t ended = is_end ? s->states->gradients : 0;
-    const uint32_t visited =
-        of->has & (on_host ? s->states->updated | ended
-                           : ~of->streamed | memob_states_needs(s->states, pass, layer));
+    const int is_fresh =
+        !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
+    memoi_checked_glance view = {
+        pass, layer, is_end, is_fresh, pass == MEMOB_UPDATE && s->states->updates, 0, 0, 0, 0};
     const char* why = NULL;
-    int32_t blamed = 0, is_due = 0, is_changed = 0, has_old = 0;
-    if (!c->slots) return;
-
-    for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
-        const uint32_t uses = s->desc.states[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
-        const int is_written =
-            gradient ? pass != MEMOB_FORWARD : pass == MEMOB_UPDATE && (uses & MEMO_STATE_UPDATE);
-        /* What an update makes anew does not show whether it ran: its place had any bytes. */
-        const int is_old = !gradient && is_written && !(uses & MEMO_STATE_MADE);
-        uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(visited >> i & 1) || (gradient && s->is_filling) ||
-            (uses & MEMO_STATE_MADE && pass == MEMOB_UPDATE && !is_end && !on_host) ||
-            (gradient && is_fresh && pass == MEMOB_FORWARD))
-            continue;
-        hash = memoi_checked_hash_state(s, layer, i, on_host);
-        if (s->error.status) return;
-        blamed = i;
-        if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
-            why = "not zero when the first backward of a step begins; the device's fill failed, or "
-                  "something writes to it";
-        else if (!is_end && *known && !(gradient && is_fresh) && hash != *known)
-            why = "it changed while its layer was closed; write only in passes that may, or with "
-                  "memo_session_write_state";
-        else if (is_end && !is_written && hash != *known)
-            why = "the pass wrote to it, but may only read it; add the pass to its uses, or write "
-                  "to another state";
-        is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
-        is_changed |= is_old && hash != *known;
-        has_old |= is_old;
-        *known = gradient && pass == MEMOB_UPDATE && is_end ? 0 : hash;
-    }
-
-    /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMOB_UPDATE && is_due && has_old && !why) {
-        c->n_updated += is_changed;
-        if (!is_changed) c->n_missed = layer + 1;
-        if (c->n_updated && c->n_missed) {
-            layer = c->n_missed - 1;
-            for (blamed = 0; !(s->states->layers[layer].has & s->states->updated & 1u << blamed);)
-                blamed++;
-            why = "not changed, although gradients of the layer are not zero, and other layers "
-                  "change; update each layer";
-        }
-    }
+    uint32_t visited;
+    if (!s->checked.slots) return;
+    visited = memoi_checked_visited(s, &view);
+    for (; visited && !s->error.status && !why; visited &= visited - 1)
+        why = memoi_checked_state(s, &view, __builtin_ctz(visited));
+    if (!why && !s->error.status) why = memoi_checked_missed(s, &view);
     if (why && !s->error.status)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
-                           s->desc.states[blamed].name ? s->desc.states[blamed].name : "NULL",
+                           "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
+                           s->desc.states[view.blamed].name ? s->desc.states[view.blamed].name
+                                                            : "NULL",
                            names[pass], why);
 }
 
@@ -126,53 +156,36 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
 }
 
 /* The trainer updates a layer on the device. */
-MEMOI void memoi_session_update_layer(memo_session* s, int32_t layer) {
+MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
+    memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
+    const int was_deferred = s->is_deferred;
     int32_t span = MEMOI_SPAN_UPDATE;
     if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
     if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
-    if (s->error.status) return;
+    s->is_deferred |= s->states->list == MEMOB_STATES_UPDATE_FORWARD;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
-    memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
+    s->is_deferred = was_deferred;
+    return s->error.status;
 }
 
-/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, a fused
- * update before the end of a backward, a deferred one behind the begin of a forward.  On the host
- * the engine enqueues the update. */
+/* The last layer's backward is looked at when LAST ends: before either is updated. */
+MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
+    const int ends_backward = is_end && pass == MEMOB_BACKWARD;
+    if (!ends_backward || layer != s->desc.n_layers) memoi_checked_visit(s, pass, layer, is_end);
+    if (ends_backward && layer > s->desc.n_layers) memoi_checked_visit(s, pass, layer - 1, is_end);
+    return s->error.status;
+}
+
 MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
-    const int updates = memob_states_updates_now(s->states, is_end);
-    const int on_host = s->states->updates != NULL;
+    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
     if (s->error.status) return;
-    if (is_end && pass != MEMOB_UPDATE && !(pass == MEMOB_BACKWARD && layer == s->desc.n_layers))
-        memoi_checked_visit(s, pass, layer, 1);
-    if (is_end && pass == MEMOB_BACKWARD && layer > s->desc.n_layers) /* before either is updated */
-        memoi_checked_visit(s, pass, layer - 1, 1);
-    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
-
-    /* The update. */
-    if (updates && !on_host && pass != MEMOB_UPDATE) /* a pass of updates has begun it */
-        (void)memoi_session_is_ok(
-            s, memob_states_begin(s->states, MEMOB_UPDATE, layer, &s->call_error));
-    if (updates && !is_end) {
-        memoi_checked_visit(s, MEMOB_UPDATE, layer, 0);
-        s->is_deferred = 1;
-    }
-    if (updates && !on_host) memoi_session_update_layer(s, layer);
-    if (updates && !is_end) {
-        s->is_deferred = 0;
-        if (s->error.status) return;
-        (void)memoi_session_is_ok(s,
-                                  memob_states_end(s->states, MEMOB_UPDATE, layer, &s->call_error));
-    }
-
-    if (s->error.status) return;
-    (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
-                                     s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_checked_visit(s, MEMOB_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMOB_UPDATE)) memoi_checked_visit(s, pass, layer, 0);
+    (void)memoi_session_is_ok(
+        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {

@@ -1,0 +1,391 @@
+#pragma once
+#include "memo/law.h"
+/* ---- >>law operations ---------------------------------------------------------------------------
+ * Knows: in which order visits and transfers are enqueued, and which cells they touch.  Knows
+ * nothing of why bytes travel: that is >>law. */
+
+MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
+    static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
+                                      MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
+    memob_op* op = &m->law->ops[m->law->n_ops++];
+    MEMO_ASSERT(m->law->n_ops <= m->ops_most);
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->stream = streams[kind];
+    op->list = m->list;
+    op->visit = m->visit;
+    op->first_part = m->law->n_parts;
+    op->first_touch = m->law->n_touches;
+    if (kind == MEMOB_OP_VISIT && m->desc->on_host && m->desc->on_host[op->visit])
+        op->stream = MEMOB_STREAM_FILE;
+    return op;
+}
+
+MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t from, int64_t to,
+                              int32_t n_host) {
+    const memob_part part = {item, from, to, n_host};
+    MEMO_ASSERT(m->law->n_parts < m->parts_most);
+    m->law->parts[m->law->n_parts++] = part;
+    op->n_parts++;
+}
+
+/* Slots that an operation reads or writes.  A parcel's items share some. */
+MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t at, int32_t n) {
+    memob_law* law = m->law;
+    int32_t touch = 2 * (int32_t)memoi_cell_at(m->desc, at) + writes;
+    for (int32_t k = 0; k < n; k++, touch += 2) {
+        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells);
+        if (op->n_touches && law->touches[law->n_touches - 1] == touch) continue;
+        law->touches[law->n_touches++] = touch;
+        op->n_touches++;
+    }
+}
+
+/* The bytes of copies. */
+MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
+    static const int64_t tiers[][2] = {{0, 0},
+                                       {0, MEMOI_ON_HOST},
+                                       {MEMOI_ON_HOST, 0},
+                                       {MEMOI_ON_HOST, MEMOI_IN_FILE},
+                                       {MEMOI_IN_FILE, MEMOI_ON_HOST}};
+    for (int32_t writes = 0; writes < 2; writes++) {
+        const int64_t tier = tiers[op->kind][writes];
+        for (int32_t k = 0; k < op->n_parts; k++) {
+            const memob_part* part = &m->law->parts[op->first_part + k];
+            memoi_law_touch(m, op, writes, tier + (writes ? part->to : part->from),
+                            tier ? part->n_host : m->desc->items[part->item].n_slots);
+        }
+    }
+}
+
+/* A visit: the items that it makes, and the bytes of its uses. */
+MEMOI void memoi_law_add_visit(memoi_maker* m) {
+    const memob_law_desc* d = m->desc;
+    const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
+    memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
+    m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
+    for (int32_t u = m->first_use[m->visit]; u < m->first_use[m->visit + 1]; u++) {
+        const memob_use* use = &d->uses[u];
+        const memob_item* item = &d->items[use->item];
+        const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);
+        if (!item->n_slots) continue;
+        if (makes[u]) memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+        memoi_law_touch(m, op, writes, memoi_use_at(item, use),
+                        use->is_on_host ? item->n_host : item->n_slots);
+    }
+}
+
+/* --- parcels --- */
+
+/* A parcel's items lie behind each other in every place. */
+MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
+    MEMO_ASSERT(parcel->place >= 0);
+    return m->desc->places_at + parcel->place * m->desc->place_slots;
+}
+
+/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
+#define MEMOI_PLACES_OF_BLOCK 32
+MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
+    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
+    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
+    int32_t most = -1;
+    m->places_due[place] = due;
+    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
+    m->blocks_due[block] = most;
+}
+
+/* The first place that is worth most, if one may be given away; -1: none. */
+MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
+    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
+    int32_t best = 0, place;
+    for (int32_t k = 1; k < n_blocks; k++)
+        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
+    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
+    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
+        place++;
+    return place;
+}
+
+/* With the next load of its parcel; never while the parcel is not whole. */
+MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
+    int32_t next = INT32_MAX - 1;
+    if (p->place < 0) return;
+    if (p->n_stores)
+        next = -1;
+    else if (p->load < p->loads_end)
+        next = m->due[m->loads[p->load]].slot;
+    memoi_place_set(m, p->place, next);
+}
+
+MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
+    const int64_t on_host = memoi_place_at(m, p);
+    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
+    memob_op* op = memoi_law_add_op(m, kind);
+    memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
+                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_host);
+    memoi_law_end_op(m, op);
+}
+
+MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
+    if (p->is_in_file) return;
+    if (p->room < 0) p->room = m->law->n_spilled++;
+    memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
+    p->is_in_file = 1;
+}
+
+/* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
+ * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
+MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
+    const int32_t best = memoi_place_farthest(m);
+    int32_t old;
+    if (best < 0) return 0;
+    old = m->places[best];
+    if (old >= 0) {
+        memoi_parcel_write(m, &m->parcels[old]);
+        m->parcels[old].place = -1;
+        if (m->parcels[old].load < m->parcels[old].loads_end)
+            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
+    }
+    m->places[best] = parcel;
+    m->parcels[parcel].place = best;
+    memoi_parcel_tell(m, &m->parcels[parcel]);
+    return 1;
+}
+
+MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
+    if (!memoi_parcel_place(m, parcel)) return 0;
+    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
+    return 1;
+}
+
+/* A place is free: the parcel in the file with the nearest load comes back. */
+MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
+    m->places[p->place] = -1;
+    memoi_place_set(m, p->place, INT32_MAX);
+    p->place = -1;
+    for (; m->ahead < m->n_due; m->ahead++) {
+        const memoi_due* due = &m->due[m->ahead];
+        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
+        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
+            m->loads[next->load] == m->ahead)
+            return memoi_parcel_read(m, due->parcel);
+    }
+    return 1;
+}
+
+/* --- transfers --- */
+
+/* The offset on the host of a transfer's item. */
+MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
+    return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
+}
+
+/* Copies between the host's window of states and their homes in the file. */
+MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, int32_t kind) {
+    memob_op* op = NULL;
+    for (int32_t k = 0; k < n; k++) {
+        const memob_item* item = &m->desc->items[due[k].item];
+        const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
+        if (item->file < 0) continue;
+        if (!op) op = memoi_law_add_op(m, kind);
+        memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
+                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
+    }
+    if (op) memoi_law_end_op(m, op);
+}
+
+/* One operation.  Returns 0: it finds no place. */
+MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
+    const int is_load = due->order;
+    memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
+    memob_op* op;
+    if (p && p->place < 0 &&
+        !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
+        return 0;
+    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
+
+    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
+    for (int32_t k = 0; k < n; k++) {
+        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
+        memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
+                           m->desc->items[due[k].item].n_host);
+    }
+    memoi_law_end_op(m, op);
+
+    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (!p) return 1;
+    if (!is_load) {
+        p->n_stores -= n;
+        p->is_in_file = 0;
+        memoi_parcel_tell(m, p);
+        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
+        return 1;
+    }
+    p->load += n;
+    memoi_parcel_tell(m, p);
+    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
+}
+
+/* Counts what the parcels store and load in a list. */
+MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
+    const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
+    int32_t n_loads = 0;
+    if (!m->desc->n_parcels) return;
+    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
+        memoi_parcel* p = &m->parcels[k];
+        MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
+        p->n_stores = p->load = p->loads_end = p->is_in_file = 0;
+        p->place = -1;
+    }
+
+    /* loads_end counts first; then each parcel has its part of loads. */
+    for (int32_t k = 0; k < m->n_due; k++) {
+        const memoi_due* due = &m->due[k];
+        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
+        *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
+    }
+    m->ahead = 0;
+    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
+        memoi_parcel* p = &m->parcels[k];
+        p->load = n_loads;
+        n_loads += p->loads_end;
+        p->loads_end = p->load;
+    }
+    for (int32_t k = 0; k < m->n_due; k++) {
+        const memoi_due* due = &m->due[k];
+        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
+            m->loads[m->parcels[due->parcel].loads_end++] = k;
+    }
+}
+
+/* All operations in the order of enqueueing.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
+    const int32_t n = m->desc->n_visits;
+    int32_t k = 0;
+    m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
+    m->list = 0;
+    m->visit = -1;
+
+    for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
+        if (m->visit == n) { /* the list before has ended */
+            m->visit = 0;
+            m->law->begin[++m->list] = m->law->n_ops;
+        }
+        if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
+        if (slot) m->law->visit_ops[slot - 1] = -1;
+        if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
+        while (k < m->n_due && m->due[k].slot == slot) {
+            int32_t end = k + 1;
+            while (end < m->n_due && memoi_due_together(&m->due[k], &m->due[end]) &&
+                   !memoi_due_shares_window(m->desc, &m->due[k], end - k,
+                                            &m->desc->items[m->due[end].item]))
+                end++;
+            if (!memoi_law_transfer(m, &m->due[k], end - k))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "memob_law_desc.n_places: %d are taken by parcels whose "
+                                      "stores are not over; more places would work",
+                                      (int)m->desc->n_places);
+            k = end;
+        }
+    }
+    m->law->begin[m->law->n_lists] = m->law->n_ops;
+    return MEMO_STATUS_OK;
+}
+
+/* The slots that one side of a transfer, or of its parcel, takes at most. */
+MEMOI int64_t memoi_item_slots(const memob_law_desc* desc, int32_t item) {
+    const int64_t n = memob_max(desc->items[item].n_slots, desc->items[item].n_host);
+    return desc->items[item].parcel < 0 ? n : memob_max(n, desc->place_slots);
+}
+
+MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
+    const memob_law_desc* d = m->desc;
+    memob_law* law = m->law;
+    const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
+    const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
+    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
+    memo_status status;
+    for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
+    if (m->has_windows) n_each = 5;
+    m->ops_most = n_times + n_each * m->n_due;
+    m->parts_most = n_refs + n_each * m->n_due;
+    law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
+    law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
+    for (int32_t u = 0; u < d->n_uses; u++)
+        m->touches_most += law->n_lists * memoi_item_slots(d, d->uses[u].item);
+    for (int32_t k = 0; k < m->n_due; k++)
+        m->touches_most += 2 * n_each * memoi_item_slots(d, m->due[k].item);
+    law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
+    law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
+    law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
+    law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
+    m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
+    m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
+    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
+    m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
+    if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
+
+    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
+    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
+    for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
+    for (int32_t i = d->n_items - 1; i >= 0; i--) {
+        memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
+        if (!p || !d->items[i].n_slots) continue;
+        MEMO_ASSERT(d->items[i].parcel < d->n_parcels);
+        p->item = i;
+        p->n_host = (int32_t)memob_max(p->n_host, d->items[i].host + d->items[i].n_host);
+        MEMO_ASSERT(p->n_host <= d->place_slots);
+    }
+
+    /* The first walk tells which parcels go to the file. */
+    status = memoi_law_walk(m, error);
+    if (!status && law->n_spilled) status = memoi_law_walk(m, error);
+    return status;
+}
+
+/* Twice the operations of each stream in a list. */
+MEMOI void memoi_law_count_kept(memob_law* law) {
+    for (int32_t list = 0; list < law->n_lists; list++) {
+        int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
+        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
+            const int32_t stream = law->ops[k].stream;
+            n[stream] += 2;
+            law->n_kept[stream] = memob_max(law->n_kept[stream], n[stream]);
+        }
+    }
+}
+
+/* Makes the operations of all lists.  Arrays of desc are not used afterwards.  Errors:
+ * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memoi_maker maker;
+    memo_status status;
+    memset(&maker, 0, sizeof maker);
+    if (desc->work) {
+        arrays = law->arrays;
+        memoi_arrays_rewind(&arrays);
+        memoi_arrays_rewind(desc->work);
+        maker.arrays = *desc->work;
+    }
+    memset(law, 0, sizeof *law);
+    law->arrays = arrays;
+    maker.desc = desc;
+    maker.law = law;
+    law->n_lists = (int32_t)memob_max(desc->n_lists, 1);
+    law->n_visits = desc->n_visits;
+    MEMO_ASSERT(desc->n_visits > 0);
+    MEMO_ASSERT(!desc->is_any_order || !desc->in_lists[0]); /* 8 */
+
+    status = memoi_law_find_stays(&maker, error);
+    if (!status) status = memoi_law_find_transfers(&maker, error);
+    if (!status) status = memoi_law_find_ops(&maker, error);
+    if (!status) memoi_law_count_kept(law);
+    if (desc->work)
+        *desc->work = maker.arrays;
+    else
+        memob_arrays_free(&maker.arrays);
+    if (status) memob_law_free(law);
+    return status;
+}
