@@ -156,13 +156,19 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
+/* 1: the plan may change n_group, so that it comes with memo_session_update, before the caller
+ * gathers the tokens of a group. */
+MEMOI int memoi_session_plans_in_update(const memo_session* s) {
+    return s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
+}
+
 /* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
  * lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = memoi_session_begins_step(s);
-        if (begins && t->n_begun >= t->due) t->plan(s);
+        if (begins && t->n_begun >= t->due && !memoi_session_plans_in_update(s)) t->plan(s);
         t->n_begun += begins;
         t->n_batches++;
     }
