@@ -235,6 +235,48 @@ TEST(the_planner_groups_if_that_is_faster) {
     CHECK_CASE(n_grouped > 0 && n_single > 0, "%d and %d", n_grouped, n_single);
 }
 
+static void count_plans(void* user, MEMO_UNUSED memo_session* s, const memo_step_plan* plan) {
+    ((model*)user)->n_losses += 1 + (plan->n_group > 1);
+}
+
+/* A session that times itself takes a group in memo_session_update; states have the bits of one
+ * micro-batch after the other.  Without a group it plans when the next step begins. */
+TEST(timed_sessions_group_between_steps) {
+    static uint64_t words[2][8][256];
+    for (int k = 0; k < 2; k++) {
+        static model m;
+        memo_session_info info;
+        own_device* device = NULL;
+        own_session* s = NULL;
+        const memo_host_device_desc slow = {.to_host_bytes_per_s = 1e6,
+                                            .to_device_bytes_per_s = 1e6};
+        memset(&m, 0, sizeof m);
+        states_init(&m.t, 8, 1, 4);
+        CHECK_OK(memo_session_get_least(&m.t.desc, &m.t.desc.device_bytes, &error));
+        CHECK_OK(memo_host_device_create(&slow, &device, &error));
+        m.t.desc.device_bytes *= 2; /* a group has two places of EDGE rows */
+        m.t.desc.device = device;
+        m.t.desc.timed_steps = 3;
+        m.t.desc.n_group = k ? MEMO_GROUP_PLANNED : 1;
+        m.t.desc.planned = count_plans;
+        CHECK_OK(memo_session_create(&m.t.desc, &s, &error));
+        for (int step = 0; step < 6 && s; step++) {
+            memo_session_get_info(s, &info);
+            CHECK(info.plan->n_group == 1 || (k && step >= 3));
+            CHECK_IS(m.n_losses, ==, step < 3 + !k ? 0 : 1 + k);
+            for (int32_t i = 0, n = info.plan->n_group; i < 4; i += n) {
+                const memo_batch batch = {.more_follow = i + n < 4};
+                CHECK_OK(memo_session_run(s, &batch, &error));
+            }
+            CHECK_OK(memo_session_update(s, &error));
+        }
+        for (int32_t layer = 0; layer < 8 && s; layer++)
+            CHECK_OK(
+                memo_session_read_state(s, layer, S_WEIGHTS, 0, words[k][layer], 2048, &error));
+    }
+    CHECK(!memcmp(words[0], words[1], sizeof words[0]));
+}
+
 /* A plan from a file has its group, which a session takes. */
 TEST(plans_with_groups_from_files) {
     static model m;

@@ -412,6 +412,22 @@ updates_are_deferred() { # test
     compares_and_draws $tiny --device-memory 400KiB --update deferred --output deferred
 }
 
+# Groups of micro-batches have the losses and the checkpoint of one after the other, and save copies of states.
+micro_batches_are_grouped() { # test
+    for options in '--accumulate 4' '--accumulate 6 --slice-rows 24'; do
+        works $tiny $options --steps 6 --policy keep --loss-log kept.log --save kept.save
+        for place in pass host; do
+            prints '^groups  *[2-6] micro-batches go through each layer together' $tiny $options --steps 6 --update $place \
+                --device-memory 330KiB --link-bandwidth 5MB --loss-log grouped.log --save grouped.save
+            expect_same kept.log grouped.log
+            expect_same kept.save grouped.save
+        done
+    done
+    works $tiny --accumulate 1 --device-memory 330KiB --link-bandwidth 5MB
+    grep '^groups' out && fail 'one micro-batch is no group'
+    compares_and_draws $tiny --accumulate 4 --device-memory 330KiB --link-bandwidth 5MB --output grouped
+}
+
 # So they do on several ranks: a layer's update waits for its sums over ranks.
 states_stream_on_ranks() { # test
     for ranks in '--data 2 --zero 0' '--ring 2 --zero 1' '--ulysses 2 --zero 2 --accumulate 2' '--tensor 2 --sub-batches 2 --schedule cross'; do
