@@ -7715,19 +7715,20 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
-/* 1: the plan may change n_group, so that it comes with memo_session_update, before the caller
- * gathers the tokens of a group. */
-MEMOI int memoi_session_plans_in_update(const memo_session* s) {
-    return s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
+/* Before the step that is due, the session plans again: in memo_session_update if the plan may
+ * change n_group, because the caller then gathers a group; otherwise as a micro-batch begins. */
+MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
+    const int may_group = s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && may_group == is_update)
+        s->timing.plan(s);
 }
 
-/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
- * lost. */
+/* A micro-batch is about to begin.  0: the session is lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = memoi_session_begins_step(s);
-        if (begins && t->n_begun >= t->due && !memoi_session_plans_in_update(s)) t->plan(s);
+        if (begins) memoi_session_plan_if_due(s, 0);
         t->n_begun += begins;
         t->n_batches++;
     }
@@ -8037,10 +8038,8 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     }
     s->is_fused = 0;
 
-    if (status || !s->timing.plan || s->timing.n_begun < s->timing.due ||
-        !memoi_session_plans_in_update(s))
-        return status;
-    s->timing.plan(s);
+    if (status) return status;
+    memoi_session_plan_if_due(s, 1);
     return memoi_session_report(s, error);
 }
 

@@ -94,7 +94,6 @@ TEST(groups_give_the_same_bits) {
                                          .micro_batches = 4,
                                          .n_group = groups[i]};
             own_training t = training_of(config, MEMO_POLICY_KEEP, 4);
-            memo_error error;
             t.desc.session = &session;
             t.records = 1;
             CHECK_OK(train_all(&t, &error));

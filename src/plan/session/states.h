@@ -260,10 +260,8 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     }
     s->is_fused = 0;
 
-    if (status || !s->timing.plan || s->timing.n_begun < s->timing.due ||
-        !memoi_session_plans_in_update(s))
-        return status;
-    s->timing.plan(s);
+    if (status) return status;
+    memoi_session_plan_if_due(s, 1);
     return memoi_session_report(s, error);
 }
 
