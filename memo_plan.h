@@ -427,7 +427,9 @@ typedef struct memo_session memo_session;
  * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
  * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
  * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a
- * profile, and in a session that times itself, micro-batches then follow one another. */
+ * profile micro-batches then follow one another.  A session that times itself begins so, and then
+ * plans in memo_session_update instead of at the begin of a micro-batch: read n_group from
+ * memo_session_info.plan after each update. */
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
@@ -806,8 +808,8 @@ typedef struct memo_session_desc {
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
-     * the first.  Called once, when a micro-batch begins, before its memory is used; NULL:
-     * never. */
+     * the first.  Called once, when a micro-batch begins, before its memory is used, or in
+     * memo_session_update (MEMO_GROUP_PLANNED); NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -6151,7 +6153,8 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
                            memo_swap_plan* plan) {
     const int32_t n = memoi_rows_n_batches(desc);
     plan->step_s = score->step_s;
-    plan->micro_batch_s = (score->step_s - score->update_s) / n;
+    plan->micro_batch_s =
+        (score->step_s - score->update_s) / n / (double)memob_max(desc->swap->n_group, 1);
     plan->update_s = score->update_s;
     plan->stall_s = score->stall_s;
     plan->recompute_s = score->recompute_s * n;
@@ -7788,13 +7791,20 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
-/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
- * lost. */
+/* Before the step that is due, the session plans again: in memo_session_update if the plan may
+ * change n_group, because the caller then gathers a group; otherwise as a micro-batch begins. */
+MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
+    const int may_group = s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && may_group == is_update)
+        s->timing.plan(s);
+}
+
+/* A micro-batch is about to begin.  0: the session is lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = memoi_session_begins_step(s);
-        if (begins && t->n_begun >= t->due) t->plan(s);
+        if (begins) memoi_session_plan_if_due(s, 0);
         t->n_begun += begins;
         t->n_batches++;
     }
@@ -8107,16 +8117,19 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "update", 0, error);
+    memo_status status = memoi_session_check_update(s, "update", 0, error);
     if (status) return status;
-    if (s->is_fused) {
-        s->is_fused = 0;
-        return MEMO_STATUS_OK;
+    if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
+        status = memoi_session_update_all(s, error);
+    else if (!s->is_fused) {
+        memob_states_defer(s->states);
+        s->values[1] = s->values[0];
     }
-    if (s->states->update_at != MEMO_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
-    memob_states_defer(s->states);
-    s->values[1] = s->values[0];
-    return MEMO_STATUS_OK;
+    s->is_fused = 0;
+
+    if (status) return status;
+    memoi_session_plan_if_due(s, 1);
+    return memoi_session_report(s, error);
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
@@ -10810,8 +10823,9 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
- * because sizes, times and this end are agreed. */
-MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+ * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
+MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
+                                           const memo_session_desc* desc,
                                            const memo_profile* profile, memoi_rows_effort effort,
                                            memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
@@ -10819,7 +10833,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
     int n_fit = 0;
     *plan = NULL;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
+        return memoi_session_plan_shapes(planner, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
@@ -10833,7 +10847,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
+        status = memoi_session_plan_shapes(planner, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -10854,24 +10868,25 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
 
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
  * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
- * long as that makes the step shorter.  All ranks choose the same. */
-MEMOI memo_status memoi_session_plan_groups(const memo_session_desc* desc,
+ * long as that makes the step shorter.  All ranks choose the same.  planner: as above. */
+MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
-    int is_better = profile && !effort;
+    int is_better = profile && !effort && !desc->rows; /* a table is of one micro-batch */
     if (desc->n_group != MEMO_GROUP_PLANNED)
-        return memoi_session_plan_sizes(desc, profile, effort, plan, error);
+        return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
     own.n_group = 1;
-    status = memoi_session_plan_sizes(&own, profile, effort, plan, error);
+    status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
 
     for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
                           own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
          own.n_group++) {
         memo_step_plan* trial = NULL;
         if (desc->micro_batches % own.n_group) continue;
-        status = memoi_session_plan_sizes(&own, profile, effort, &trial, error);
+        status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
         is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
         memo_step_plan_destroy(is_better ? *plan : trial);
@@ -10923,7 +10938,7 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
+    status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, error);
     status = memoi_advice_take(a, plan, status, error);
     memo_step_plan_destroy(plan);
     return status;
@@ -11058,7 +11073,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_groups(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;
@@ -11511,7 +11526,10 @@ MEMOI void memoi_timing_close(memo_session* s) {
 /* Opens a plan in the session's memory. */
 MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
     memo_status status;
-    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) s->parts[k].plan = plan;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        s->parts[k].plan = plan;
+        s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
+    }
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
@@ -11605,7 +11623,6 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     own.host_bytes = s->desc.host_bytes;
     own.disk_bytes = s->desc.disk_bytes;
     own.slice_rows = s->desc.slice_rows;
-    own.n_group = s->desc.n_group;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
@@ -11614,7 +11631,7 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, *plan)) break;
         memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+        status = memoi_session_plan_groups(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
                                            plan, error);
         if (!status && !memoi_step_plan_fits(*plan))
             status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
@@ -11798,7 +11815,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         if (is_memo) first.policy = MEMO_POLICY_KEEP;
         if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
         if (!is_alpha && !status)
-            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+            status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
                                                         &plan, error)
                              : memo_session_plan(&first, NULL, &plan, error);
         needs_times =
@@ -11846,9 +11863,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status =
-            is_last ? memo_session_plan(&least, NULL, &plan, error)
-                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+        status = is_last ? memo_session_plan(&least, NULL, &plan, error)
+                         : memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                    &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);

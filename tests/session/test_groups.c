@@ -235,6 +235,85 @@ TEST(the_planner_groups_if_that_is_faster) {
     CHECK_CASE(n_grouped > 0 && n_single > 0, "%d and %d", n_grouped, n_single);
 }
 
+static void count_plans(void* user, MEMO_UNUSED memo_session* s,
+                        MEMO_UNUSED const memo_step_plan* plan) {
+    ((model*)user)->n_losses++;
+}
+
+/* A device on which computation takes a nanosecond, and copies at least a microsecond a byte: the
+ * link is the limit on every machine. */
+static struct {
+    memo_device inner;
+    memo_stream compute;
+    memo_event events[256]; /* of the compute stream */
+    int n;
+} quick;
+
+static memo_status quick_record(void* context, memo_event event, memo_stream stream,
+                                memo_error* e) {
+    if (stream == quick.compute && quick.n < 256) quick.events[quick.n++] = event;
+    return quick.inner.event_record(context, event, stream, e);
+}
+static memo_status quick_elapsed(void* context, memo_event begin, memo_event end, double* s,
+                                 memo_error* e) {
+    const memo_status status = quick.inner.event_elapsed(context, begin, end, s, e);
+    for (int i = 0; i < quick.n; i++)
+        if (quick.events[i] == begin) *s = 1e-9;
+    return status;
+}
+
+/* A session that may group plans in memo_session_update, another when the next step begins; states
+ * have the same bits. */
+TEST(timed_sessions_group_between_steps) {
+    static uint64_t words[2][8][256];
+    for (int k = 0; k < 2; k++) {
+        static model m;
+        memo_session_info info;
+        own_device* inner = NULL;
+        own_session* s = NULL;
+        const memo_host_device_desc slow = {.to_host_bytes_per_s = 1e6,
+                                            .to_device_bytes_per_s = 1e6};
+        memset(&m, 0, sizeof m);
+        states_init(&m.t, 8, 4, 4);
+        CHECK_OK(memo_session_get_least(&m.t.desc, &m.t.desc.device_bytes, &error));
+        CHECK_OK(memo_host_device_create(&slow, &inner, &error));
+        memo_device device = *inner;
+        device.event_record = quick_record;
+        device.event_elapsed = quick_elapsed;
+        m.t.host = inner;
+        m.t.desc.device = &device;
+        m.t.desc.computes_on_host = 0;
+        m.t.desc.compute_stream = new_stream(&device, "compute");
+        quick.inner = *inner;
+        quick.compute = m.t.desc.compute_stream;
+        quick.n = 0;
+
+        m.t.desc.timed_steps = 3;
+        m.t.desc.n_group = k ? MEMO_GROUP_PLANNED : 1;
+        m.t.desc.planned = count_plans;
+        CHECK_OK(memo_session_create(&m.t.desc, &s, &error));
+        for (int step = 0; step < 6 && s; step++) {
+            memo_session_get_info(s, &info);
+            CHECK_CASE((info.plan->n_group > 1) == (k && step >= 3), "step %d: groups of %d", step,
+                       (int)info.plan->n_group);
+            CHECK_IS(m.n_losses, ==, step >= 3 + !k);
+            for (int32_t i = 0, n = info.plan->n_group; i < 4; i += n) {
+                const memo_batch batch = {.more_follow = i + n < 4};
+                m.t.number = i;
+                CHECK_OK(memo_session_run(s, &batch, &error));
+            }
+            CHECK_OK(memo_session_update(s, &error));
+        }
+        for (int32_t layer = 0; layer < 8 && s; layer++)
+            CHECK_OK(
+                memo_session_read_state(s, layer, S_WEIGHTS, 0, words[k][layer], 2048, &error));
+        memo_session_destroy(s);
+        s = NULL;
+        memo_stream_destroy(&device, m.t.desc.compute_stream, NULL);
+    }
+    CHECK(!memcmp(words[0], words[1], sizeof words[0]));
+}
+
 /* A plan from a file has its group, which a session takes. */
 TEST(plans_with_groups_from_files) {
     static model m;

@@ -143,9 +143,8 @@ static inline memo_status train_all(training* t, memo_error* error) {
     t->gradients = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
     t->parameters = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
     if (!t->gradients || !t->parameters) abort();
-    if ((status = gpt_test_plan(&t->desc, &t->planned, error)) ||
-        (status = gpt_swap_sizes(&t->desc, &t->sizes, error)))
-        return status;
+    if ((status = gpt_test_plan(&t->desc, &t->planned, error))) return status;
+    t->sizes = t->planned.step->sizes;
     memo_host_device_desc desc = {.device_memory_bytes = t->planned.plan->peak_bytes,
                                   .host_memory_bytes =
                                       t->sizes.host_bytes +

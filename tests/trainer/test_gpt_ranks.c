@@ -77,6 +77,33 @@ TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
 }
 
+/* Groups of micro-batches have the bits of one after the other: on one rank and on several, with
+ * documents and dropout, in slices, and with every policy. */
+TEST(groups_give_the_same_bits) {
+    static const int32_t groups[] = {2, 4};
+    for (int k = 0; k < 8; k++) {
+        gpt_config config = config_of(1 + k % 2, 1, k < 6 ? 1 : 2, k % 3);
+        config.batch = k < 6 ? 2 : 1 + k % 2;
+        if (k < 6) config = with_masks(config, 0, 21);
+        if (k >= 4) config.slice_rows = k < 6 ? 16 : 8;
+        own_training single = trained(config, MEMO_POLICY_KEEP, 4);
+        for (int i = 0; i < 2; i++) {
+            memo_session_desc session = {.policy = (memo_policy)((k + i) % 4),
+                                         .has_alpha = 1,
+                                         .alpha = 0.5,
+                                         .micro_batches = 4,
+                                         .n_group = groups[i]};
+            own_training t = training_of(config, MEMO_POLICY_KEEP, 4);
+            t.desc.session = &session;
+            t.records = 1;
+            CHECK_OK(train_all(&t, &error));
+            CHECK_CASE(are_the_same(&single, &t) && copies_are_equal(&t) && !t.n_races,
+                       "case %d, groups of %d", k, groups[i]);
+            CHECK_IS(t.planned.step->n_group, ==, groups[i]);
+        }
+    }
+}
+
 /* On data ranks.  Loss and gradients match those of all rows at once up to rounding, because
  * libraries choose a product's algorithm by its shape. */
 TEST(zero_stages_give_the_same_bits_in_slices) {

@@ -348,7 +348,7 @@ mistakes_are_refused() {
             MASTER_ADDR=a -- --data 2 --graph &&
         (trainer=$folder/train_gpt_cudnn && refused '--graph with --documents: --ring 1 and --ulysses 2 send' RANK=0 \
             WORLD_SIZE=2 MASTER_ADDR=a -- --ulysses 2 --graph --documents 2) &&
-        refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
+        refused '--graph takes at most 256 micro-batches' -- --accumulate 257 --graph &&
         refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; no --device-memory would take what libraries leave' -- \
             --device-memory 9GiB &&
         refused '--deterministic has no effect without cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&

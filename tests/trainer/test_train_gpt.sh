@@ -414,6 +414,50 @@ updates_are_deferred() { # test
     compares_and_draws $tiny --device-memory 400KiB --update deferred --output deferred
 }
 
+# with_profile_program NAME 'STATEMENTS': compiles NAME, which reads a profile `p` from a file and writes it to another.
+with_profile_program() {
+    cat >"$1.c" <<END
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+int main(int argc, char** argv) {
+    static memo_profile p, read; /* as it was */
+    memo_error error;
+    if (argc != 3 || memo_profile_read(argv[1], &p, &error)) return 1;
+    read = p;
+    $2
+    return memo_profile_write(&p, argv[2], &error) != MEMO_STATUS_OK;
+}
+END
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" "$1.c" -o "$1" \
+        $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail "$1 does not compile"
+}
+
+# Groups of micro-batches have the losses and the checkpoint of one after the other, and save copies of states: after timed
+# steps, and by a profile in which only copies take long.
+micro_batches_are_grouped() { # test
+    with_profile_program slow_link 'p.forward_s[0] = p.backward_s[0] = 1e-6, p.update_s_per_byte = p.update_host_s_per_byte = 1e-12;
+        for (int k = 0; k < 2; k++) p.copies[k].out_s = p.copies[k].back_s = 1e-6 * (double)p.copies[k].size_bytes;'
+    for options in '--accumulate 6 --slice-rows 24 --device-memory 260KiB' '--accumulate 4 --device-memory 330KiB'; do
+        works $tiny $options --steps 6 --device-memory 4MiB --policy keep --loss-log kept.log --save kept.save
+        works $tiny $options --steps 6 --link-bandwidth 5MB --output timed --loss-log grouped.log --save grouped.save
+        expect_same kept.log grouped.log
+        expect_same kept.save grouped.save
+        ./slow_link timed/step.profile slow.profile || fail 'the profile is not read'
+        for place in pass host; do
+            prints '^groups  *[2-6] micro-batches go through each layer together' $tiny $options --steps 6 --update $place \
+                --profile slow.profile --loss-log grouped.log --save grouped.save
+            expect_same kept.log grouped.log
+            expect_same kept.save grouped.save
+        done
+    done
+    works $tiny --accumulate 1 --device-memory 330KiB --profile slow.profile
+    grep '^groups' out && fail 'one micro-batch is no group'
+    compares_and_draws $tiny --accumulate 4 --device-memory 330KiB --profile slow.profile --output grouped
+    expect_out '^groups '
+}
+
 # So they do on several ranks: a layer's update waits for its sums over ranks.
 states_stream_on_ranks() { # test
     for ranks in '--data 2 --zero 0' '--ring 2 --zero 1' '--ulysses 2 --zero 2 --accumulate 2' '--tensor 2 --sub-batches 2 --schedule cross'; do
@@ -915,22 +959,7 @@ profile_is_read() { # test
     expect_same measured.line read.line
 
     # The names of tensors count, not their order.
-    cat >reversed.c <<'END'
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
-#include "memo_plan.h"
-int main(int argc, char** argv) {
-    static memo_profile read, reversed;
-    memo_error error;
-    if (argc != 3 || memo_profile_read(argv[1], &read, &error)) return 1;
-    reversed = read;
-    for (int t = 0; t < read.n_tensors; t++) reversed.tensors[t] = read.tensors[read.n_tensors - 1 - t];
-    return memo_profile_write(&reversed, argv[2], &error) != MEMO_STATUS_OK;
-}
-END
-    # shellcheck disable=SC2046
-    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" reversed.c -o reversed \
-        $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
+    with_profile_program reversed 'for (int t = 0; t < p.n_tensors; t++) p.tensors[t] = read.tensors[p.n_tensors - 1 - t];'
     ./reversed measured/step.profile reversed.profile || fail 'the profile is not read'
     ! cmp -s measured/step.profile reversed.profile || fail 'the order is the same'
     works $tiny --profile reversed.profile --device-memory 600KiB --output third

@@ -738,11 +738,11 @@ static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array
     return op;
 }
 
-void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t* tokens) {
+void gpt_embedding(gpt_model* model, int is_backward, gpt_array x) {
     const int64_t vocabulary = gpt_vocabulary(&model->config), n = vocabulary * x.n_columns;
-    gpt_op op =
-        gpt_tokens_op("embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
-                      is_backward ? GPT_READ : GPT_WRITTEN, x, tokens, vocabulary, model->open);
+    gpt_op op = gpt_tokens_op(
+        "embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
+        is_backward ? GPT_READ : GPT_WRITTEN, x, model->tokens, vocabulary, model->open);
     gpt_tokens_args* a = &op.args.tokens;
     if (is_backward)
         gpt_use_gradient(model, &op, &a->dtable, 0, GPT_W_EMBEDDING, n);
@@ -751,7 +751,8 @@ void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t
     gpt_launch(model, &op);
 }
 
-void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows) {
+void gpt_loss(gpt_model* model, gpt_array logits, gpt_rows rows) {
+    const int32_t* targets = model->tokens ? model->tokens + model->n_rows : NULL;
     gpt_op op = gpt_tokens_op("cross-entropy", GPT_KIND_CROSS_ENTROPY, GPT_READ | GPT_WRITTEN,
                               logits, targets, logits.n_columns, rows);
     gpt_tokens_args* a = &op.args.tokens;

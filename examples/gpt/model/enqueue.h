@@ -116,7 +116,7 @@ struct gpt_model {
     int32_t defers;     /* the update of a layer is in its next forward */
     int32_t is_timing;  /* the session times steps, and will plan again */
     int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
-    int32_t has_last;   /* it is enqueued */
+    int32_t has_last;   /* a step's last group is enqueued */
     int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
     /* In pinned host memory. */
     double* host_totals;
@@ -128,11 +128,15 @@ struct gpt_model {
     int64_t n_staged;                /* micro-batches in the staging buffer since the latest wait */
     void* graph;                     /* of a step; NULL: not captured */
     int32_t is_graph;                /* steps are staged, and then run as a graph */
-    /* State of the current micro-batch. */
-    int64_t place;                  /* in the staging buffer */
-    const gpt_batch_values* values; /* on the device */
-    const int64_t* begins;          /* on the device, of documents; NULL: none */
-    char phase[32];                 /* "forward 3", for the names of operations */
+    /* State of the current group of micro-batches. */
+    int64_t group_begin, group_place; /* its first; where that lies in the staging buffer */
+    char* group;                      /* (micro-batches, gpt_batch_bytes), on the device */
+    /* State of the open micro-batch, there. */
+    int64_t place; /* in the staging buffer */
+    const gpt_batch_values* values;
+    const int32_t* tokens; /* (2, rows): inputs and targets */
+    const int64_t* begins; /* of documents */
+    char phase[32];        /* "forward 3", for the names of operations */
 
     /* The first failure of the current call.  Every later operation does nothing, so callers check
      * it once, at the end. */
@@ -341,10 +345,10 @@ void gpt_attention(gpt_model* model, const gpt_array* tensors, const gpt_attenti
 /* ---- tokens: embedding, loss ----------------------------------------------------------------- */
 
 /* x: rows of the table; of the backward their gradient. */
-void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t* tokens);
+void gpt_embedding(gpt_model* model, int is_backward, gpt_array x);
 
 /* Sets the losses and replaces the logits by their gradient. */
-void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows);
+void gpt_loss(gpt_model* model, gpt_array logits, gpt_rows rows);
 
 /* The sum of all losses: slices compute them in any order. */
 void gpt_add_losses(gpt_model* model);

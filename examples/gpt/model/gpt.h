@@ -92,15 +92,16 @@ typedef struct gpt_config {
                      and master weights; 2: also the gradient, summed after every micro-batch */
 } gpt_config;
 
-enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the device at once */
+enum { GPT_STAGED_MAX = MEMO_GROUP_MAX }; /* micro-batches on their way to the device at once */
 
 typedef struct gpt_desc {
     gpt_config config;
     /* Optional: (n_layers, slices, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create
      * returns.  NULL: the policy of `session` chooses the rows. */
     const int64_t* rows;
-    /* Optional: budgets, policy, agree and its user, spill, is_timed, timed_steps and profile_path
-     * of the model's session; borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
+    /* Optional: budgets, policy, micro_batches and n_group, agree and its user, spill, is_timed,
+     * timed_steps and profile_path of the model's session; borrowed until gpt_create returns.  The
+     * model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
     /* Optional: what gpt_plan made; it must outlive the model.  NULL: the session times the first
      * steps, and plans by their times. */
@@ -169,9 +170,9 @@ int64_t gpt_n_parameter_tensors(const gpt_config* config);
 gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
 int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i);
 
-/* Enqueues forward and backward of one micro-batch.  Gradients and loss add up over the
- * micro-batches of a step.  tokens and targets have batch * sequence tokens each, of all ranks:
- * uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.
+/* Enqueues forward and backward of one micro-batch, or of a group (memo_session_desc.n_group) with
+ * its last one.  Gradients and loss add up over the micro-batches of a step, which come in order.
+ * tokens and targets have batch * sequence tokens each, of all ranks: uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.
  * target[t] follows token[t].  step and micro_batch are the key of the dropout.  loss_scale is 1 /
  * (tokens of the whole step, all ranks).
  *

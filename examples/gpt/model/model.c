@@ -5,20 +5,27 @@
 #include "gpt/model/parallel.h"
 #include "gpt/model/tensor.h"
 
-/* The slice that the session has open: its rows are those that the model computes.  Returns its
- * residual stream, or the gradient of that. */
+/* The slice that the session has open: its rows, of its micro-batch, are those that the model
+ * computes.  Returns its residual stream, or the gradient of that. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
+    const int32_t of_group = memo_session_get_micro_batch(model->session);
+    void* batch = gpt_offset(model->group, of_group * gpt_batch_bytes(&model->config));
+    model->place = model->group_place + of_group;
+    model->is_last = model->group_begin + of_group + 1 == model->n_micro_batches;
+    model->values = (const gpt_batch_values*)batch;
+    model->tokens = batch ? gpt_tokens_of(batch) : NULL;
+    model->begins = batch ? gpt_begins_of(batch, model->n_rows) : NULL;
     memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
     return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
 /* One slice.  The first layer's begins with the embedding. */
-static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) {
+static void gpt_forward(gpt_model* model, int32_t layer) {
     (void)memo_session_forward_begin(model->session, layer);
     gpt_array x = gpt_open_slice(model, layer);
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
-        gpt_embedding(model, 0, x, inputs);
+        gpt_embedding(model, 0, x);
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
     }
     gpt_begin_phase(model, layer, "forward");
@@ -31,7 +38,7 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
 
 /* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes
  * its gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
-static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) {
+static void gpt_classify(gpt_model* model, gpt_array x) {
     const int64_t hidden = model->config.hidden, tile = model->config.tile_rows;
     gpt_rows rows;
     gpt_array stream, normed, rstd, logits, d_norm;
@@ -50,7 +57,7 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
         gpt_norm(model, 0, GPT_W_FINAL_NORM, NULL, normed, rstd, stream, rows);
         logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
         gpt_linear(model, 0, GPT_W_CLASSIFIER, logits, normed, rows);
-        gpt_loss(model, logits, targets, rows);
+        gpt_loss(model, logits, rows);
 
         /* Backward: the logits are their own gradient now. */
         d_norm = gpt_take(model, rows, hidden);
@@ -68,20 +75,19 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
 /* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.
  * The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
  * rows. */
-static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs,
-                         const int32_t* targets) {
+static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
     const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
-    const int is_last = layer == model->config.n_layers - 1, ends = slice == 0;
-    const int begins = slice == model->n_slices - 1;
+    const int is_last = layer == model->config.n_layers - 1, ends = slice % model->n_slices == 0;
+    const int begins = (slice + 1) % model->n_slices == 0;
     const gpt_rows all = gpt_rows_make(0, model->n_rows);
     /* A single slice computes the loss between the passes, where the session times it apart. */
-    const int is_between = is_last && begins && ends;
+    const int is_between = is_last && memo_session_get_n_slices(model->session) == 1;
 
     if (begins && is_last) gpt_begin_bucket(model, of_classifier);
-    if (is_between) gpt_classify(model, gpt_open_slice(model, layer), targets);
+    if (is_between) gpt_classify(model, gpt_open_slice(model, layer));
     (void)memo_session_backward_begin(model->session, layer);
     gpt_array x = gpt_open_slice(model, layer);
-    if (is_last && !is_between) gpt_classify(model, x, targets);
+    if (is_last && !is_between) gpt_classify(model, x);
     if (is_last && ends) {
         gpt_add_losses(model);
         gpt_end_bucket(model, of_classifier);
@@ -111,7 +117,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
         if (begins) gpt_begin_bucket(model, 0);
         snprintf(model->phase, sizeof model->phase, "backward");
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
-        gpt_embedding(model, 1, x, inputs);
+        gpt_embedding(model, 1, x);
         if (ends) gpt_end_bucket(model, 0);
     }
     memo_session_backward_end(model->session, layer);
@@ -161,14 +167,21 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
     }
 }
 
-/* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until
- * the device has those before. */
+/* Micro-batches that go through each layer together. */
+static int64_t gpt_n_group(const gpt_model* model) {
+    return memo_session_get_n_slices(model->session) / model->n_slices;
+}
+
+/* Writes a micro-batch to the next place of the staging buffer.  If its group has no places, it
+ * waits until the device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
                       int64_t micro_batch, double loss_scale) {
-    if (model->n_staged == gpt_n_places(model->n_micro_batches)) gpt_synchronize(model);
+    const int64_t n_group = gpt_n_group(model);
+    if (micro_batch % n_group == 0 &&
+        model->n_staged + n_group > gpt_n_places(model->n_micro_batches))
+        gpt_synchronize(model);
     if (model->status) return;
-    model->place = model->n_staged++;
-    gpt_batch_values* values = gpt_staged(model, model->place);
+    gpt_batch_values* values = gpt_staged(model, model->n_staged++);
     values->step = step;
     values->first_token = micro_batch * model->config.batch * model->config.sequence;
     values->loss_scale = loss_scale;
@@ -181,48 +194,45 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
     gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
 }
 
-/* Callback of the session: runs one micro-batch, or plans it in a dry run. */
+/* Callback of the session: runs a group of micro-batches, or plans it in a dry run. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
-    const int64_t n_rows = model->n_rows, n_slices = memo_session_get_n_slices(session);
+    const int64_t n_slices = memo_session_get_n_slices(session);
     const int32_t n_layers = model->config.n_layers;
-    int32_t *inputs = NULL, *targets = NULL;
 
     /* Values, tokens and targets. */
     gpt_enter_session(model, session);
+    const int64_t n_group = gpt_n_group(model);
+    const int64_t n_bytes = n_group * gpt_batch_bytes(&model->config);
     model->has_summed_bucket = 0;
-    void* batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
-    if (!gpt_is_idle(model)) {
-        model->values = (const gpt_batch_values*)batch;
-        inputs = gpt_tokens_of(batch);
-        targets = inputs + n_rows;
-        model->begins = gpt_begins_of(batch, n_rows);
-        gpt_copy(model, MEMO_COPY_TO_DEVICE, batch, gpt_staged(model, model->place),
-                 gpt_batch_bytes(&model->config));
-        if (!model->status && model->attention && model->config.documents)
-            gpt_make_exchanges(model);
+    model->group = (char*)memo_session_alloc(session, n_bytes);
+    if (!gpt_is_idle(model))
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, model->group, gpt_staged(model, model->group_place),
+                 n_bytes);
+    for (int64_t m = 0; m < n_group && model->attention && model->config.documents; m++) {
+        model->place = model->group_place + m;
+        if (!gpt_is_idle(model)) gpt_make_exchanges(model);
     }
 
     for (int32_t layer = 0; layer < n_layers; layer++)
-        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, inputs);
+        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer);
     for (int32_t layer = n_layers - 1; layer >= 0; layer--)
-        for (int64_t slice = n_slices - 1; slice >= 0; slice--)
-            gpt_backward(model, layer, slice, inputs, targets);
+        for (int64_t slice = n_slices - 1; slice >= 0; slice--) gpt_backward(model, layer, slice);
     gpt_give_summed_bucket(model);
 
-    memo_session_free(session, batch);
+    memo_session_free(session, model->group);
     gpt_leave_session(model);
 }
 
-/* The micro-batch at model->place. */
-static void gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch) {
+/* The group that begins with this micro-batch, at a place of the staging buffer. */
+static void gpt_enqueue_group(gpt_model* model, int64_t micro_batch, int64_t place) {
     memo_batch batch = MEMO_ZERO(memo_batch);
     if (model->status) return;
-    model->is_last = micro_batch + 1 == model->n_micro_batches;
-    batch.more_follow = !model->is_last;
+    model->group_begin = micro_batch;
+    model->group_place = place;
+    batch.more_follow = micro_batch + gpt_n_group(model) < model->n_micro_batches;
     model->status = memo_session_run(model->session, &batch, &model->error);
-    model->has_last = model->is_last && !model->status;
-    model->is_last = 0;
+    model->has_last = !batch.more_follow && !model->status;
 }
 
 memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets, int64_t step,
@@ -236,7 +246,9 @@ memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* ta
                               (long long)model->n_micro_batches);
     model->status = MEMO_STATUS_OK;
     gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
-    if (!model->is_graph) gpt_enqueue_micro_batch(model, micro_batch);
+    const int64_t n_before = gpt_n_group(model) - 1; /* of a whole group */
+    if (!model->is_graph && (micro_batch + 1) % (n_before + 1) == 0)
+        gpt_enqueue_group(model, micro_batch - n_before, model->n_staged - 1 - n_before);
     return gpt_finish(model, error);
 }
 
@@ -305,10 +317,8 @@ static void gpt_destroy_graph(gpt_model* model) {
 }
 
 static void gpt_enqueue_step(gpt_model* model) {
-    for (int64_t m = 0; m < model->n_micro_batches; m++) {
-        model->place = m;
-        gpt_enqueue_micro_batch(model, m);
-    }
+    for (int64_t m = 0; m < model->n_micro_batches; m += gpt_n_group(model))
+        gpt_enqueue_group(model, m, m);
     gpt_enqueue_update(model);
 }
 
@@ -575,7 +585,7 @@ static void gpt_follow_slices(gpt_model* model) {
     memo_session_get_info(model->session, &info);
     gpt_set_slice_rows(model, info.plan->slice_rows);
     model->status = gpt_check_slices(&model->config, &model->error);
-    if (memo_session_get_n_slices(model->session) > model->most_slices)
+    if (model->n_slices > model->most_slices)
         model->status =
             memo_error_set(&model->error, MEMO_STATUS_UNSUPPORTED,
                            "gpt_desc.most_slices: %lld; no more slices were to be tried",
@@ -671,6 +681,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.recompute = gpt_recompute;
     s.planned = gpt_planned;
     s.backward_recomputes = gpt_is_split(&desc->config);
+    if (s.backward_recomputes) s.n_group = 0; /* memo_blocks runs all layers at once */
     if (s.agree) s.agree = gpt_agree;
     return s;
 }

@@ -312,7 +312,7 @@ static memo_status predict_again(job* j, memo_error* error) {
         memo_step_plan* plan = j->plans[policy];
         train_options o = j->options;
         o.states_stay |= !plan->n_streamed;
-        status = train_plan(&o, policy, 0, &now, plan->swap.rows, &plan, error);
+        status = train_plan(&o, policy, 0, &now, plan, &plan, error);
         if (!status) j->compared[policy].predicted_s[j->round] = predicted_times(plan).step_s;
         if (!status) memo_step_plan_destroy(plan);
     }

@@ -169,10 +169,10 @@ memo_status train(run* r, job* j, memo_error* error) {
         const double begin_s = clock_s();
         status = run_step(r, j, step, &loss, error);
 
-        /* The first step loads kernels, and the one that plans is the first of its plan; a graph is
-         * captured in the next.  They count only if they are alone. */
+        /* The first step loads kernels; one ends with a plan, and the next is the first by it, in
+         * which a graph is captured.  They count only if they are alone. */
         const int plans = is_timing && !gpt_is_timing(r->model);
-        if (plans) is_timing = 0, n_first = step + 1 - first + r->is_graph;
+        if (plans) is_timing = 0, n_first = step + 2 - first;
         if (plans || step == first + n_first) {
             counted_s = begin_s;
             last.n = n_counted = 0;

@@ -79,6 +79,7 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.micro_batches = (int32_t)o->accumulate;
+    desc.n_group = MEMO_GROUP_PLANNED;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
     desc.update_on = desc.states_stay || o->update > MEMO_UPDATE_HOST ? MEMO_UPDATE_DEVICE
@@ -102,12 +103,13 @@ void train_add_staged(const train_options* o, memo_step_plan* plan) {
 }
 
 memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
-                       const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,
-                       memo_error* error) {
+                       const memo_profile* profile, const memo_step_plan* like,
+                       memo_step_plan** plan, memo_error* error) {
     memo_session_desc session = train_session(o, policy);
     train_device device;
     gpt_desc desc = {0};
     memo_status status;
+    if (like) session.n_group = like->n_group, desc.rows = like->swap.rows;
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
     session.log = starting_log();
@@ -115,7 +117,6 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     desc.session = &session;
     desc.kernels = &device.kernels;
     desc.most_slices = most_slices;
-    desc.rows = rows;
     status = gpt_plan(&desc, profile, plan, NULL, error);
     starting_end(session.log);
     train_device_close(&device);
@@ -165,7 +166,7 @@ const char* plan_shortage(const memo_step_plan* p) {
 }
 
 int64_t moved_bytes(const train_options* o, const memo_step_plan* plan) {
-    return 2 * o->accumulate * plan->sizes.swapped_bytes;
+    return 2 * o->accumulate / plan->n_group * plan->sizes.swapped_bytes;
 }
 
 /* Returns the rows of a tensor that alpha splits, in an even layer. */
@@ -185,8 +186,12 @@ static void print_alpha(const train_options* o, const memo_step_plan* plan) {
         printf("; as --alpha says\n");
 }
 
-/* Prints the bytes of a micro-batch's rows that move, that recomputation makes again, and that stay:
- * rows that nothing takes the place of stay even where the table lets them move. */
+static const char* batches_name(const memo_step_plan* plan) {
+    return plan->n_group > 1 ? text_of("%d micro-batches", (int)plan->n_group) : "a micro-batch";
+}
+
+/* Prints the bytes of rows that move, that recomputation makes again, and that stay: rows that
+ * nothing takes the place of stay even where the table lets them move. */
 static void print_rows(const memo_step_plan* plan) {
     const memo_swap_desc* swap = &plan->swap;
     int64_t all = 0, recomputed = 0;
@@ -197,9 +202,9 @@ static void print_rows(const memo_step_plan* plan) {
             all += swap->n_rows * row_bytes;
             recomputed += rows < 0 ? 0 : (swap->n_rows - rows) * row_bytes;
         }
-    printf("rows      %s kept, %s swapped, %s recomputed in a micro-batch; --rows lists them\n",
+    printf("rows      %s kept, %s swapped, %s recomputed in %s; --rows lists them\n",
            bytes_name(all - recomputed - plan->sizes.swapped_bytes),
-           bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed));
+           bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed), batches_name(plan));
 }
 
 void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
@@ -254,6 +259,9 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
                    tiers[tier][part] || part < TIER_LIMIT ? bytes_name(tiers[tier][part]) : "none");
         printf("\n");
     }
+    if (p->n_group > 1)
+        printf("groups    %s go through each layer together, so that states travel once for all\n",
+               batches_name(p));
     if (p->n_streamed)
         printf("update    %s\n", p->update_is_on_host
                                      ? "on the host, where moments and master weights stay"

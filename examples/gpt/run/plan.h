@@ -39,10 +39,11 @@ int is_over(int64_t n_bytes, int64_t budget);
 /* Adds these bytes to a plan of such a session, and to its budget. */
 void train_add_staged(const train_options* o, memo_step_plan* plan);
 
-/* Plans a policy.  profile NULL: without times.  most_slices, rows: as in gpt_desc. */
+/* Plans a policy.  profile NULL: without times.  most_slices: as in gpt_desc.  like: a plan whose
+ * rows and groups it takes; NULL: it chooses. */
 memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
-                       const memo_profile* profile, const int64_t* rows, memo_step_plan** plan,
-                       memo_error* error);
+                       const memo_profile* profile, const memo_step_plan* like,
+                       memo_step_plan** plan, memo_error* error);
 
 /* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
 int64_t train_attention_bytes(const train_options* o);

@@ -177,7 +177,7 @@ memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error
     return status;
 }
 
-/* Reads the stalls of a step that has ended: those of its last micro-batch, times their number. */
+/* Reads the stalls of a step that has ended: those of its last group, times their number. */
 static memo_status run_read_stalls(run* r, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
@@ -185,8 +185,8 @@ static memo_status run_read_stalls(run* r, memo_error* error) {
     memo_session_get_info(gpt_session(r->model), &info);
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
-        r->times.stall_s =
-            (double)r->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
+        r->times.stall_s = (double)(r->options.accumulate / info.plan->n_group) *
+                           (stats.forward_stall_s + stats.backward_stall_s);
     return status;
 }
 
@@ -256,7 +256,7 @@ static memo_status run_time_layers(run* r, job* j, memo_error* error) {
     memo_profile profile;
     double loss;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t step = 0; step <= n && !status && !r->stops; step++) /* the last one plans */
+    for (int32_t step = 0; step < n && !status && !r->stops; step++) /* the last one plans */
         status = run_step(r, j, step, &loss, error);
     if (!status && !r->stops)
         status = memo_session_get_profile(gpt_session(r->model), 0, &profile, error);

@@ -181,7 +181,8 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
                            memo_swap_plan* plan) {
     const int32_t n = memoi_rows_n_batches(desc);
     plan->step_s = score->step_s;
-    plan->micro_batch_s = (score->step_s - score->update_s) / n;
+    plan->micro_batch_s =
+        (score->step_s - score->update_s) / n / (double)memob_max(desc->swap->n_group, 1);
     plan->update_s = score->update_s;
     plan->stall_s = score->stall_s;
     plan->recompute_s = score->recompute_s * n;

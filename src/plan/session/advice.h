@@ -43,7 +43,7 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(&own, a->profile, a->effort, &plan, error);
+    status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, error);
     status = memoi_advice_take(a, plan, status, error);
     memo_step_plan_destroy(plan);
     return status;
@@ -178,7 +178,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_groups(desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (!status && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, error);
     if (!status) return status;

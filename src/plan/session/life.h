@@ -15,9 +15,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
     for (int is_last = 0; is_last < 2 && !status; is_last++) {
         least.device_bytes = memob_max(*device_bytes, 1);
-        status =
-            is_last ? memo_session_plan(&least, NULL, &plan, error)
-                    : memoi_session_plan_sizes(&least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+        status = is_last ? memo_session_plan(&least, NULL, &plan, error)
+                         : memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                    &plan, error);
         for (p = plan; p && !status; p = p->next) {
             if (!is_last)
                 *device_bytes = memob_max(*device_bytes, p->device_bytes);

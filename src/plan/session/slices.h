@@ -21,8 +21,9 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
- * because sizes, times and this end are agreed. */
-MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
+ * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
+MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
+                                           const memo_session_desc* desc,
                                            const memo_profile* profile, memoi_rows_effort effort,
                                            memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
@@ -30,7 +31,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
     int n_fit = 0;
     *plan = NULL;
     if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(NULL, desc, profile, effort, plan, error);
+        return memoi_session_plan_shapes(planner, desc, profile, effort, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
@@ -44,7 +45,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(NULL, &own, profile, effort, &trial, &failed);
+        status = memoi_session_plan_shapes(planner, &own, profile, effort, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -65,24 +66,25 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session_desc* desc,
 
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
  * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
- * long as that makes the step shorter.  All ranks choose the same. */
-MEMOI memo_status memoi_session_plan_groups(const memo_session_desc* desc,
+ * long as that makes the step shorter.  All ranks choose the same.  planner: as above. */
+MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
+                                            const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
-    int is_better = profile && !effort;
+    int is_better = profile && !effort && !desc->rows; /* a table is of one micro-batch */
     if (desc->n_group != MEMO_GROUP_PLANNED)
-        return memoi_session_plan_sizes(desc, profile, effort, plan, error);
+        return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
     own.n_group = 1;
-    status = memoi_session_plan_sizes(&own, profile, effort, plan, error);
+    status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
 
     for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
                           own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
          own.n_group++) {
         memo_step_plan* trial = NULL;
         if (desc->micro_batches % own.n_group) continue;
-        status = memoi_session_plan_sizes(&own, profile, effort, &trial, error);
+        status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
         is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
         memo_step_plan_destroy(is_better ? *plan : trial);

@@ -161,13 +161,20 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
-/* A micro-batch is about to begin.  Before the step that is due, the session plans again.  0: it is
- * lost. */
+/* Before the step that is due, the session plans again: in memo_session_update if the plan may
+ * change n_group, because the caller then gathers a group; otherwise as a micro-batch begins. */
+MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
+    const int may_group = s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && may_group == is_update)
+        s->timing.plan(s);
+}
+
+/* A micro-batch is about to begin.  0: the session is lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = memoi_session_begins_step(s);
-        if (begins && t->n_begun >= t->due) t->plan(s);
+        if (begins) memoi_session_plan_if_due(s, 0);
         t->n_begun += begins;
         t->n_batches++;
     }

@@ -263,16 +263,19 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "update", 0, error);
+    memo_status status = memoi_session_check_update(s, "update", 0, error);
     if (status) return status;
-    if (s->is_fused) {
-        s->is_fused = 0;
-        return MEMO_STATUS_OK;
+    if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
+        status = memoi_session_update_all(s, error);
+    else if (!s->is_fused) {
+        memob_states_defer(s->states);
+        s->values[1] = s->values[0];
     }
-    if (s->states->update_at != MEMO_UPDATE_DEFERRED) return memoi_session_update_all(s, error);
-    memob_states_defer(s->states);
-    s->values[1] = s->values[0];
-    return MEMO_STATUS_OK;
+    s->is_fused = 0;
+
+    if (status) return status;
+    memoi_session_plan_if_due(s, 1);
+    return memoi_session_report(s, error);
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {

@@ -255,7 +255,10 @@ MEMOI void memoi_timing_close(memo_session* s) {
 /* Opens a plan in the session's memory. */
 MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
     memo_status status;
-    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) s->parts[k].plan = plan;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        s->parts[k].plan = plan;
+        s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
+    }
     memoi_session_turn(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
@@ -349,7 +352,6 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     own.host_bytes = s->desc.host_bytes;
     own.disk_bytes = s->desc.disk_bytes;
     own.slice_rows = s->desc.slice_rows;
-    own.n_group = s->desc.n_group;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
@@ -358,7 +360,7 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, *plan)) break;
         memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_shapes(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
+        status = memoi_session_plan_groups(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
                                            plan, error);
         if (!status && !memoi_step_plan_fits(*plan))
             status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
@@ -542,7 +544,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         if (is_memo) first.policy = MEMO_POLICY_KEEP;
         if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
         if (!is_alpha && !status)
-            status = is_memo ? memoi_session_plan_sizes(&first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+            status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
                                                         &plan, error)
                              : memo_session_plan(&first, NULL, &plan, error);
         needs_times =
