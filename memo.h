@@ -9245,7 +9245,7 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
 }
 
 /* As memob_swap_placement_make, but for the file, whose bytes the law says. */
-MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
+MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
                                              memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
@@ -9301,7 +9301,7 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
  * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
-    memo_status status = memob_swap_placement_begin(desc, host_bytes, placement, error);
+    memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
     if (!status && memob_swap_has_file(placement))
         status = memoi_swap_ask_law(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
@@ -9515,7 +9515,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memob_swap_placement_begin(desc, 0, &swap->placement, error);
+    status = memoi_swap_placement_begin(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);

@@ -175,7 +175,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memob_swap_placement_begin(desc, 0, &swap->placement, error);
+    status = memoi_swap_placement_begin(desc, 0, &swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);

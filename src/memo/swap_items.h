@@ -328,7 +328,7 @@ MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_plac
 }
 
 /* As memob_swap_placement_make, but for the file, whose bytes the law says. */
-MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
+MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
                                              memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
@@ -384,7 +384,7 @@ MEMOI memo_status memob_swap_placement_begin(const memo_swap_desc* desc, int64_t
  * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
-    memo_status status = memob_swap_placement_begin(desc, host_bytes, placement, error);
+    memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
     if (!status && memob_swap_has_file(placement))
         status = memoi_swap_ask_law(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
