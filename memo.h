@@ -1230,10 +1230,11 @@ typedef enum memo_update_at {
  *     >>arena requests       micro-batches and requests
  *     >>host device          counters, worker threads, queues, copies
  *     >>spill file           an unnamed file and its operations
- *     >>engine               memory, streams, events and file of an engine
  *     >>list                 the visits of a step
  *     >>waits                which operation waits for which
+ *     >>engine               memory, streams, events and file of an engine
  *     >>law                  what travels when, in a step
+ *     >>law operations       its operations, in the order of enqueueing
  *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
  *     >>swap rows            tiles; rows swapped and recomputed

@@ -427,9 +427,8 @@ typedef struct memo_session memo_session;
  * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
  * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
  * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a
- * profile micro-batches then follow one another.  A session that times itself begins so, and then
- * plans in memo_session_update instead of at the begin of a micro-batch: read n_group from
- * memo_session_info.plan after each update. */
+ * profile micro-batches then follow one another.  A session that times itself begins so, and plans
+ * in memo_session_update: read n_group from memo_session_info.plan after each update. */
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
@@ -808,8 +807,8 @@ typedef struct memo_session_desc {
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
-     * the first.  Called once, when a micro-batch begins, before its memory is used, or in
-     * memo_session_update (MEMO_GROUP_PLANNED); NULL: never. */
+     * the first.  Called once, when a micro-batch begins, before its memory is used, or with states
+     * in memo_session_update; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -7791,11 +7790,11 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
-/* Before the step that is due, the session plans again: in memo_session_update if the plan may
- * change n_group, because the caller then gathers a group; otherwise as a micro-batch begins. */
+/* Before the step that is due, the session plans again: with states in memo_session_update, because
+ * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
+ * begins. */
 MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
-    const int may_group = s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
-    if (s->timing.plan && s->timing.n_begun >= s->timing.due && may_group == is_update)
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
         s->timing.plan(s);
 }
 

@@ -228,7 +228,7 @@ TEST(mistakes_are_errors) {
                 "the first row of the open slice");
     memo_session_destroy(m.session);
 
-    /* Zeroed in the last slice of the backward instead of the first. */
+    /* Zeroed in the last slice of the backward instead of the first, and in each slice. */
     model_init(&m, 30, 6, MEMO_POLICY_MEMO);
     const memo_session_output outputs[] = {
         {"gw", m.t.sums.layers, LAYERS * sizeof m.t.sums.layers[0], MEMO_TYPE_F64, LAYERS},
@@ -236,6 +236,10 @@ TEST(mistakes_are_errors) {
     m.t.desc.outputs = outputs, m.t.desc.n_outputs = 2;
     CHECK_OK(memo_session_verify(&m.t.desc, &error));
     m.t.mistake = T_ZEROES_LAST;
+    CHECK_ERROR(memo_session_verify(&m.t.desc, &error), INVALID_ARGUMENT,
+                "memo_session_verify: output `gw`, layer 0");
+    CHECK(strstr(error.message, "reads bytes that no kernel has written") != NULL);
+    m.t.mistake = T_ZEROES_EACH;
     CHECK_ERROR(memo_session_verify(&m.t.desc, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0: in slices it differs by");
 

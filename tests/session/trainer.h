@@ -67,6 +67,7 @@ enum t_mistake {
     T_UPDATE_MISSES,    /* a layer */
     T_FORGETS_INPUT,    /* of layers behind the first */
     T_ZEROES_LAST,      /* gradients of keys, in the slice that the backward comes to last */
+    T_ZEROES_EACH,      /* them in each slice */
     T_ROUTES_TOO_FEW,   /* says that the expert has a row less */
     T_FORGETS_TO_ROUTE, /* does not say how many */
 };
@@ -212,7 +213,8 @@ static void t_run_backward(const t_job* j) {
     uint64_t *keys = j->buffers[B_KEYS], *carried = j->buffers[B_CARRIED_GRADIENT], sum = 0;
     uint64_t states[T_ROWS_MAX + 1][T_WORDS]; /* of the recurrence, before each row */
     int64_t k = 0;
-    if (j->mistake == T_ZEROES_LAST ? j->begin == 0 : j->end == j->n_rows) {
+    const int is_first = j->mistake == T_ZEROES_LAST ? j->begin == 0 : j->end == j->n_rows;
+    if (is_first || j->mistake == T_ZEROES_EACH) {
         if (keys) memset(keys, 0, (size_t)(2 * j->n_rows) * T_ROW_BYTES);
         if (carried) memset(carried, 0, T_ROW_BYTES);
     }

@@ -394,8 +394,8 @@ static memo_status prepare(job* j, memo_error* error) {
     print_slices(j);
     const int64_t n_steps = last_step(o) - j->resumed.step;
     if (j->own_plan.addresses && n_steps <= run_timed_steps(j))
-        printf("timed     all %lld steps, under policy %s; a run of %d or more then plans by their "
-               "times\n",
+        printf("timed     all %lld steps, under policy %s; a run of %d or more trains on by a plan "
+               "from their times\n",
                (long long)n_steps, memo_policy_name(j->plan->policy), (int)run_timed_steps(j) + 1);
     else if (j->own_plan.addresses)
         printf("timed     the first steps, under policy %s; the run then plans by their times, and "

@@ -122,9 +122,8 @@ typedef struct memo_session memo_session;
  * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
  * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
  * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a
- * profile micro-batches then follow one another.  A session that times itself begins so, and then
- * plans in memo_session_update instead of at the begin of a micro-batch: read n_group from
- * memo_session_info.plan after each update. */
+ * profile micro-batches then follow one another.  A session that times itself begins so, and plans
+ * in memo_session_update: read n_group from memo_session_info.plan after each update. */
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
@@ -503,8 +502,8 @@ typedef struct memo_session_desc {
     const char* profile_path;
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
-     * the first.  Called once, when a micro-batch begins, before its memory is used, or in
-     * memo_session_update (MEMO_GROUP_PLANNED); NULL: never. */
+     * the first.  Called once, when a micro-batch begins, before its memory is used, or with states
+     * in memo_session_update; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes

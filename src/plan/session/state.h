@@ -161,11 +161,11 @@ MEMOI int memoi_session_begins_step(const memo_session* s) {
     return !s->states->layers[0].has_gradients || s->states->is_pending;
 }
 
-/* Before the step that is due, the session plans again: in memo_session_update if the plan may
- * change n_group, because the caller then gathers a group; otherwise as a micro-batch begins. */
+/* Before the step that is due, the session plans again: with states in memo_session_update, because
+ * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
+ * begins. */
 MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
-    const int may_group = s->states && s->timing.desc.n_group == MEMO_GROUP_PLANNED;
-    if (s->timing.plan && s->timing.n_begun >= s->timing.due && may_group == is_update)
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
         s->timing.plan(s);
 }
 
