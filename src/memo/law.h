@@ -321,7 +321,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     /* Slots of the device, and of what is updated on the host. */
     for (int32_t u = 0; u < d->n_uses; u++) {
         const memob_use* use = &d->uses[u];
-        const memob_item* item = &d->items[use->item];
+        const memob_item* item MEMO_UNUSED = &d->items[use->item];
         MEMO_ASSERT(use->visit >= 0 && use->visit < d->n_visits &&
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
