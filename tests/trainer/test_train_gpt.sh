@@ -916,6 +916,7 @@ timed_steps_train() { # test
     expect_out '^timed     the first steps, ' '^profile '
 
     # A run that ends before its plan, and one that resumes without times.
+    rm -f cut.save.profile # of another test
     works $tiny --steps 10 --device-memory 600KiB --stop 2 --save cut.save --loss-log cut.log
     [ ! -e cut.save.profile ] || fail 'two steps have a profile'
     works $tiny --steps 10 --device-memory 600KiB --resume cut.save --save cut.save --loss-log cut.log
