@@ -921,9 +921,11 @@ MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t
 
 MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
                               int64_t most) {
-    const uint64_t others = set & ~((uint64_t)1 << i);
+    uint64_t others;
+    if (!(set & search->aligned)) return 1; /* always, of more than 64 items */
+    others = set & ~((uint64_t)1 << i);
     most += search->size[i] + memoi_search_spare(search, others);
-    return !(set & search->aligned) || !others || end <= memoi_pack_base(search, others, most);
+    return !others || end <= memoi_pack_base(search, others, most);
 }
 
 /* --- >>side by side ---
