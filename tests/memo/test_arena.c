@@ -605,7 +605,7 @@ static float mistaken_step(memo_arena* arena, mistake m, float* weights, float**
     memo_error e;
     const int64_t n = 100;
     float *x = NULL, *y = NULL, *scratch = NULL, result;
-    found->status = MEMO_STATUS_OK;
+    memset(found, 0, sizeof *found);
 #define KEEP_ERROR(call)                                                                           \
     do {                                                                                           \
         if ((call) && !found->status) *found = e;                                                  \
