@@ -217,53 +217,37 @@ MEMOI void memoi_states_find_alone(memob_states* states) {
     for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
 }
 
-MEMOI int memoi_compare_int64(const void* left, const void* right) {
-    int64_t a, b;
-    memcpy(&a, left, sizeof a);
-    memcpy(&b, right, sizeof b);
-    return memob_compare(a, b);
-}
-
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
  * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
-MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier, int64_t* borders,
-                                      int32_t* slots) {
+MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
+                                      memob_keyed* borders, int32_t* slots) {
     const int32_t n_items = states->n_layers * states->n_states;
-    int64_t n = 0, n_left = 0;
+    int64_t n = 0;
+    int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
+        const int64_t begin = states->offsets[3 * (int64_t)i + tier];
+        const int64_t n_bytes = states->states[i % states->n_states].size_bytes;
         if (!states->items.items[i].n_slots) continue;
-        borders[n++] = states->offsets[3 * (int64_t)i + tier];
-        borders[n] = borders[n - 1] + states->states[i % states->n_states].size_bytes;
-        n++;
+        borders[n++] = memoi_keyed_of(begin, 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(begin + n_bytes, 2 * (int64_t)i + 1);
     }
-    qsort(borders, (size_t)n, sizeof *borders, memoi_compare_int64);
-    for (int64_t k = 0; k < n; k++)
-        if (!n_left || borders[n_left - 1] != borders[k]) borders[n_left++] = borders[k];
 
-    for (int32_t i = 0; i < 2 * n_items; i++) {
-        int64_t low = 0, high = n_left - 1;
-        const int64_t at = states->offsets[3 * (int64_t)(i / 2) + tier] +
-                           (i % 2 ? states->states[i / 2 % states->n_states].size_bytes : 0);
-        if (!states->items.items[i / 2].n_slots) continue;
-        while (low < high) {
-            const int64_t middle = low + (high - low) / 2;
-            if (borders[middle] < at)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        MEMO_ASSERT(borders[low] == at);
-        slots[i] = (int32_t)low;
+    /* Equal addresses are one border. */
+    memob_keyed_sort(borders, n);
+    for (int64_t k = 0; k < n; k++) {
+        MEMO_ASSERT(!k || borders[k - 1].key <= borders[k].key);
+        slot += k && borders[k - 1].key < borders[k].key;
+        slots[borders[k].index] = slot;
     }
-    return (int32_t)n_left;
+    return n ? slot + 1 : 0;
 }
 
 /* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
-    int64_t* borders = MEMOB_ARRAY(&it->arrays, int64_t, 2 * (int64_t)n_items);
+    memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);

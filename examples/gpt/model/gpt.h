@@ -172,7 +172,8 @@ int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_
 
 /* Enqueues forward and backward of one micro-batch, or of a group (memo_session_desc.n_group) with
  * its last one.  Gradients and loss add up over the micro-batches of a step, which come in order.
- * tokens and targets have batch * sequence tokens each, of all ranks: uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.
+ * tokens and targets have batch * sequence tokens each, of all ranks: uint8_t if
+ * config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.
  * target[t] follows token[t].  step and micro_batch are the key of the dropout.  loss_scale is 1 /
  * (tokens of the whole step, all ranks).
  *
