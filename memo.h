@@ -1190,6 +1190,21 @@ typedef struct memo_state {
 } memo_state;
 #define MEMO_STATES_MAX 32
 
+/* Tiers of memory, and who needs bytes there. */
+typedef enum memo_tier { MEMO_TIER_DEVICE = 0, MEMO_TIER_HOST, MEMO_TIER_FILE } memo_tier;
+#define MEMO_N_TIERS 3
+typedef enum memo_owner {
+    MEMO_OWNER_WEIGHTS = 0, /* states that the forward or the backward reads; where they stay */
+    MEMO_OWNER_GRADIENTS,   /* likewise */
+    MEMO_OWNER_OPTIMIZER,   /* likewise: states that the update alone uses */
+    MEMO_OWNER_PLACES,      /* through which streamed states come and go */
+    MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
+    MEMO_OWNER_SESSION,    /* setup, buffers of pass SESSION, and with an order those that live from
+                               forward to backward, or from there to WEIGHTS */
+    MEMO_OWNER_MICRO_BATCH /* its other requests, where they do not share bytes */
+} memo_owner;
+#define MEMO_N_OWNERS 7
+
 /* When states are updated. */
 typedef enum memo_update_at {
     MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */
@@ -9869,8 +9884,9 @@ typedef struct memob_states_desc {
 } memob_states_desc;
 
 typedef struct memob_states_sizes {
-    int64_t device_bytes; /* resident_bytes + the area of places */
-    int64_t host_bytes;   /* pinned */
+    int64_t bytes[MEMO_N_TIERS][MEMO_OWNER_PLACES + 1]; /* the next are sums of them */
+    int64_t device_bytes;                               /* resident_bytes + the area of places */
+    int64_t host_bytes;                                 /* pinned */
     int64_t resident_bytes;
     int64_t spill_bytes; /* of the file */
 } memob_states_sizes;
@@ -9987,11 +10003,18 @@ MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, i
     return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
+MEMOI memo_owner memoi_states_owner(const memo_state* state) {
+    if (state->uses & MEMO_STATE_GRADIENT) return MEMO_OWNER_GRADIENTS;
+    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD) ? MEMO_OWNER_WEIGHTS
+                                                                    : MEMO_OWNER_OPTIMIZER;
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
-    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* device, host; file */
+    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* of each tier */
+    memob_states_sizes* sizes = &states->sizes;
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
@@ -10003,17 +10026,18 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
             const int is_streamed = (int)(layer->streamed >> s & 1);
             const int is_spilled = (int)(layer->spilled >> s & 1);
+            const int is_hosted = (int)(states->hosted >> s & 1);
+            const int32_t tier = is_streamed + is_spilled; /* where it stays */
             int64_t* offsets = memoi_states_offsets(states, l, s);
             if (!(layer->has >> s & 1)) continue;
+            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
+                is_spilled ? in_file : bytes;
             offsets[0] = is_streamed ? in_place[0] : stays[0];
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
-            if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
-            if (is_spilled) {
-                in_place[1] += in_file;
-                stays[2] += in_file;
-            } else if (is_streamed)
-                stays[1] += bytes;
+            stays[tier] += is_spilled ? in_file : bytes;
+            if (is_streamed && !is_hosted) in_place[0] += bytes;
+            if (is_spilled) in_place[1] += in_file;
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -10021,7 +10045,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         }
     }
 
-    if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+    for (int32_t k = 0; k < 2; k++) {
+        const int64_t begin = stays[k];
+        if (k && stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+        sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
+    }
     for (int32_t l = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
@@ -10035,10 +10063,10 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 offsets[k] += stays[k];
             }
         }
-    states->sizes.resident_bytes = stays[0];
-    states->sizes.device_bytes = stays[0] + area[0];
-    states->sizes.host_bytes = stays[1] + area[1];
-    states->sizes.spill_bytes = stays[2];
+    sizes->resident_bytes = stays[0];
+    sizes->device_bytes = stays[0] + area[0];
+    sizes->host_bytes = stays[1] + area[1];
+    sizes->spill_bytes = stays[2];
 }
 
 /* The write of a spilled state; the read follows it. */

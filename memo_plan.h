@@ -817,7 +817,7 @@ typedef struct memo_session_desc {
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
      * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
-     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * device memory, two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for
      * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
      * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
@@ -835,16 +835,9 @@ struct memo_step_plan {
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks, n_weight_places;
-    memo_swap_sizes sizes; /* of the swap engine */
-    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
-    int64_t device_bytes;
-    int64_t activation_bytes; /* the swap engine's */
-    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
-    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
-                                 live from forward to backward, or from there to WEIGHTS */
-    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
-    int64_t host_bytes;       /* pinned */
-    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
+    memo_swap_sizes sizes;                        /* of the swap engine */
+    int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
+    int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
     /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
      * first, then gradients, then weights.  If a state is streamed in some layers only, these are
      * evenly spread.  n_spilled of the streamed states lie in a file. */
@@ -7620,7 +7613,8 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
         !(plan->update_is_on_host ? desc->update_host : desc->update))
         status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
                                plan->update_is_on_host ? "update_host" : "update");
-    if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
+    if (!status && plan &&
+        memcmp(plan->bytes[0], s->states_sizes.bytes[0], sizeof s->states_sizes.bytes[0]))
         status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
                                       "states; plan again");
     status = memoi_session_verdict(desc, status, error);
@@ -8289,7 +8283,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
-        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
+        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
     }
 
     c->most_rows =
@@ -8745,8 +8739,8 @@ MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_byte
     b->address = address;
     b->name = name;
     b->n_bytes = n_bytes;
-    b->at =
-        2 * ((char*)address - (char*)s->device_memory - plan->device_bytes + plan->transient_bytes);
+    b->at = 2 * ((char*)address - (char*)s->device_memory - plan->device_bytes +
+                 plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
@@ -9729,7 +9723,7 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     memob_bytes_text(bytes[3], (double)other_bytes);
     if (tier == 0)
         snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
-                 bytes[3], plan->state_bytes ? "states and " : "");
+                 bytes[3], desc->n_states ? "states and " : "");
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
@@ -9745,19 +9739,25 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
     char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-        needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
-        needed[1] = plan->host_bytes =
-            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT) +
-            s->states_sizes.host_bytes;
-        needed[2] = plan->disk_bytes = plan->sizes.spill_bytes + s->states_sizes.spill_bytes;
-        plan->activation_bytes = plan->sizes.device_bytes;
-        plan->state_bytes = s->states_sizes.device_bytes;
-        plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
-        plan->transient_bytes = plan->device_bytes - fixed_bytes;
+        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+            memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
+        of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
+            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+        of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
+            fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
+        for (int32_t i = 0; i < MEMO_N_TIERS * MEMO_N_OWNERS; i++)
+            needed[i / MEMO_N_OWNERS] += of[i / MEMO_N_OWNERS][i % MEMO_N_OWNERS];
+        plan->device_bytes = needed[0];
+        plan->host_bytes = needed[1];
+        plan->disk_bytes = needed[2];
         plan->device_budget_bytes = s->desc.device_bytes;
         plan->host_budget_bytes = budgets[1];
     }
@@ -10504,6 +10504,30 @@ MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, i
     if (n_bytes) memo_text_put(text, "%s%s", before, memob_bytes_text(bytes, (double)n_bytes));
 }
 
+/* Who needs each tier. */
+MEMOI void memoi_step_plan_put_owners(const memo_step_plan* plan, memo_text* text) {
+    static const char* const tiers[MEMO_N_TIERS] = {"device", "host", "file"};
+    static const char* const owners[MEMO_N_OWNERS] = {"weights ",
+                                                      "gradients ",
+                                                      "optimizer ",
+                                                      "places of states ",
+                                                      "activations ",
+                                                      "the whole session ",
+                                                      "parts of a micro-batch "};
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++) {
+        const char* before = tiers[tier];
+        char words[48];
+        for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) {
+            if (!plan->bytes[tier][owner]) continue;
+            snprintf(words, sizeof words, before == tiers[tier] ? "%-9s %s" : "%s%s", before,
+                     owners[owner]);
+            memoi_put_bytes(text, words, plan->bytes[tier][owner]);
+            before = ", ";
+        }
+        if (before != tiers[tier]) memo_text_put(text, "\n");
+    }
+}
+
 MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
@@ -10536,15 +10560,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
         memo_text_put(text, ", %d %s through a file of %s", (int)plan->sizes.n_spilled_layers,
                       plan->swap.n_slices > 1 ? "slices of layers" : "layers",
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
-    memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
-
-    /* Who needs the device. */
-    memo_text_put(text, "\ndevice    activations %s",
-                  memob_bytes_text(bytes, (double)plan->activation_bytes));
-    memoi_put_bytes(text, ", states ", plan->state_bytes);
-    memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
-    memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
+    memoi_step_plan_put_owners(plan, text);
     if (plan->n_order)
         memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));

@@ -17,6 +17,7 @@
  *     predicted ... ms a step, of which ...
  *     plan      device 640 KiB of 640 KiB (1 buffer, optimal), host 384 KiB, 384 KiB to the host and 384 KiB back in a step
  *     device    activations 640 KiB
+ *     host      activations 384 KiB
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION

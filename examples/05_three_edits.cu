@@ -13,6 +13,7 @@
  *               ...
  *     plan      device ... of 128 MiB (..., optimal), host ..., ... in a step
  *     device    activations ..., the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
+ *     host      activations ...
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION

@@ -9,14 +9,15 @@
  * Expected output:
  *     keep      every tensor stays on the device
  *     plan      device 6.8 MiB (2 buffers, optimal), host 0 B, 0 B of rows moved each way
- *     device    activations 2.2 MiB, states 4.5 MiB
+ *     device    weights 1.1 MiB, gradients 1.1 MiB, optimizer 2.2 MiB, activations 2.2 MiB
  *     rows      layers    kept  swapped  recomputed   of 128 in tiles of 32; the last recomputes nothing
  *               0-7          0      128           0   inp
  *               0-7          0        0         128   hidden, gelu
  *     limit     ...
  *     predicted ... ms a step, of which ...
  *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, ... to the host and ... back in a step
- *     device    activations 320 KiB, states 1.0 MiB
+ *     device    places of states 1.0 MiB, activations 320 KiB
+ *     host      weights 1.1 MiB, gradients 1.1 MiB, optimizer 2.2 MiB, activations 192 KiB
  *     weights   bitwise the same
  */
 #define MEMO_IMPLEMENTATION

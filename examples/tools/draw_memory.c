@@ -203,7 +203,7 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
             return status;
         }
 
-        bytes = (double)(plan->activation_bytes + plan->transient_bytes + plan->persistent_bytes);
+        bytes = (double)plan->device_bytes;
         if (i == 0) all_bytes = bytes;
         scale = width / all_bytes;
         snprintf(text, sizeof text, "budget %.0f MiB",
@@ -214,8 +214,8 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
         label(&svg, 10, y + 28, "start", text);
         snprintf(text, sizeof text, "%.0f %% recomputed", 100 * recomputed_share(plan));
         label(&svg, 10, y + 45, "start", text);
-        tier(&svg, y, "device", (double)plan->activation_bytes, scale, colors[0],
-             (double)(plan->transient_bytes + plan->persistent_bytes));
+        tier(&svg, y, "device", (double)plan->sizes.device_bytes, scale, colors[0],
+             (double)(plan->device_bytes - plan->sizes.device_bytes));
         tier(&svg, y + 17, "host", (double)plan->host_bytes, scale, colors[2], 0);
         tier(&svg, y + 34, "disk", (double)plan->sizes.spill_bytes, scale, colors[3], 0);
         memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"14\" %s/>\n", left,

@@ -43,8 +43,9 @@ typedef struct memob_states_desc {
 } memob_states_desc;
 
 typedef struct memob_states_sizes {
-    int64_t device_bytes; /* resident_bytes + the area of places */
-    int64_t host_bytes;   /* pinned */
+    int64_t bytes[MEMO_N_TIERS][MEMO_OWNER_PLACES + 1]; /* the next are sums of them */
+    int64_t device_bytes;                               /* resident_bytes + the area of places */
+    int64_t host_bytes;                                 /* pinned */
     int64_t resident_bytes;
     int64_t spill_bytes; /* of the file */
 } memob_states_sizes;
@@ -161,11 +162,18 @@ MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, i
     return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
+MEMOI memo_owner memoi_states_owner(const memo_state* state) {
+    if (state->uses & MEMO_STATE_GRADIENT) return MEMO_OWNER_GRADIENTS;
+    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD) ? MEMO_OWNER_WEIGHTS
+                                                                    : MEMO_OWNER_OPTIMIZER;
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
-    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* device, host; file */
+    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* of each tier */
+    memob_states_sizes* sizes = &states->sizes;
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
@@ -177,17 +185,18 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
             const int is_streamed = (int)(layer->streamed >> s & 1);
             const int is_spilled = (int)(layer->spilled >> s & 1);
+            const int is_hosted = (int)(states->hosted >> s & 1);
+            const int32_t tier = is_streamed + is_spilled; /* where it stays */
             int64_t* offsets = memoi_states_offsets(states, l, s);
             if (!(layer->has >> s & 1)) continue;
+            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
+                is_spilled ? in_file : bytes;
             offsets[0] = is_streamed ? in_place[0] : stays[0];
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
-            if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
-            if (is_spilled) {
-                in_place[1] += in_file;
-                stays[2] += in_file;
-            } else if (is_streamed)
-                stays[1] += bytes;
+            stays[tier] += is_spilled ? in_file : bytes;
+            if (is_streamed && !is_hosted) in_place[0] += bytes;
+            if (is_spilled) in_place[1] += in_file;
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -195,7 +204,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         }
     }
 
-    if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+    for (int32_t k = 0; k < 2; k++) {
+        const int64_t begin = stays[k];
+        if (k && stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+        sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
+    }
     for (int32_t l = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
@@ -209,10 +222,10 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 offsets[k] += stays[k];
             }
         }
-    states->sizes.resident_bytes = stays[0];
-    states->sizes.device_bytes = stays[0] + area[0];
-    states->sizes.host_bytes = stays[1] + area[1];
-    states->sizes.spill_bytes = stays[2];
+    sizes->resident_bytes = stays[0];
+    sizes->device_bytes = stays[0] + area[0];
+    sizes->host_bytes = stays[1] + area[1];
+    sizes->spill_bytes = stays[2];
 }
 
 /* The write of a spilled state; the read follows it. */

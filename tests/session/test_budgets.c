@@ -405,8 +405,9 @@ TEST(policies_are_compared_without_a_device) {
                                   plan->device_bytes <= 200 << 10) &&
                        plan->fits == !*plan->shortage,
                    "%s: %s", memo_policy_name(plan->policy), plan->shortage);
-        CHECK_IS(plan->device_bytes, ==,
-                 plan->activation_bytes + plan->persistent_bytes + plan->transient_bytes);
+        CHECK_IS(plan->bytes[0][MEMO_OWNER_ACTIVATIONS] + plan->bytes[0][MEMO_OWNER_SESSION] +
+                     plan->bytes[0][MEMO_OWNER_MICRO_BATCH],
+                 ==, plan->addresses->peak_bytes);
         step_bytes[policy] = plan->device_bytes;
         step_s[policy] = plan->times ? plan->times->step_s : 0;
         CHECK(step_s[policy] > 0);

@@ -64,7 +64,7 @@ TEST(buffers_live_as_declared) {
     m.desc.buffers = buffers;
     m.desc.n_buffers = N_BUFFERS;
     memo_session* s = create(&m, &info);
-    CHECK(info.plan->sizes.swapped_bytes > 0 && info.plan->persistent_bytes >= 3000);
+    CHECK(info.plan->sizes.swapped_bytes > 0 && info.plan->bytes[0][MEMO_OWNER_SESSION] >= 3000);
 
     /* A forward alone moves nothing, in any order with micro-batches that do. */
     for (int i = 0; i < 6; i++) {
@@ -123,7 +123,7 @@ TEST(buffers_are_of_kinds) {
     m.desc.buffers = of_kinds;
     m.desc.n_buffers = 3;
     memo_session* s = create(&m, &info);
-    CHECK_IS(info.plan->transient_bytes, ==, 6144);
+    CHECK_IS(info.plan->bytes[0][MEMO_OWNER_MICRO_BATCH], ==, 6144);
     run_all(&m, s, 1);
     WITH(m.desc.layer_kinds, NULL, expect_refused(&m.desc, "buffers[1]: `b` has kinds, but"));
     of_kinds[2].first_layer = 0;

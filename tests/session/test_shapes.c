@@ -178,7 +178,7 @@ TEST(the_longest_shape_takes_most) {
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     for (p = plan; p; p = p->next) {
         CHECK_IS(p->device_bytes, <=, plan->next->device_bytes);
-        if (!p->next) CHECK_IS(p->activation_bytes, <=, (2 * 100 + 504) * 64 + 4 * 1024);
+        if (!p->next) CHECK_IS(p->sizes.device_bytes, <=, (2 * 100 + 504) * 64 + 4 * 1024);
     }
     memo_step_plan_destroy(plan);
 }

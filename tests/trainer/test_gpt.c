@@ -1085,7 +1085,7 @@ TEST(too_small_a_device_is_refused) {
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     for (int i = 0; i < 2; i++) {
         const int64_t staging = gpt_staging_bytes(&desc.config, desc.n_micro_batches);
-        host.device_memory_bytes = i == 0 ? run.step->activation_bytes : run.plan->peak_bytes;
+        host.device_memory_bytes = i == 0 ? run.step->sizes.device_bytes : run.plan->peak_bytes;
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         gpt_test_attach(&run, &desc);

@@ -151,10 +151,6 @@ int64_t gpt_n_parameters(const gpt_config* config);
 int64_t gpt_optimizer_bytes(const gpt_config* config);
 int64_t gpt_state_bytes(const gpt_config* config);
 
-/* Bytes that a plan keeps on the device: of moments and master weights, of gradients, of weights.
- * The plan's other state_bytes are places for those that come and go. */
-void gpt_resident_bytes(const gpt_config* config, const memo_step_plan* plan, int64_t bytes[3]);
-
 /* The tensors in that array: 0 is the embedding; 8 for each layer follow, then final norm and
  * classifier. */
 typedef struct gpt_parameter {

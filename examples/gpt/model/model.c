@@ -791,33 +791,6 @@ memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_ste
     return status;
 }
 
-void gpt_resident_bytes(const gpt_config* config, const memo_step_plan* plan, int64_t bytes[3]) {
-    static const uint32_t uses[3] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, MEMO_STATE_WEIGHTS};
-    const int64_t n_layers = config->n_layers + 2; /* with those of embedding and classifier */
-    int64_t n_streamed = plan->n_streamed;
-    memo_state states[GPT_N_STATES];
-    gpt_model model;
-    gpt_model_set(&model, config, NULL);
-    gpt_fill_states(&model, states);
-
-    /* The order in which memo_step_plan streams, of the last state evenly spread. */
-    for (int owner = 0; owner < 3; owner++) {
-        bytes[owner] = 0;
-        for (int s = 0; s < GPT_N_STATES; s++) {
-            const int64_t n = gpt_min(n_streamed, n_layers);
-            if ((states[s].uses & ~(uint32_t)MEMO_STATE_MADE) != uses[owner]) continue;
-            n_streamed -= n;
-            for (int64_t layer = 0; layer < n_layers; layer++) {
-                const int place = layer == 0 ? 0 : layer < n_layers - 1 ? 1 : 2;
-                const int is_streamed = (layer + 1) * n / n_layers > layer * n / n_layers &&
-                                        (layer > 0 || n_layers > 3);
-                if (place == s % GPT_N_PLACES && !is_streamed)
-                    bytes[owner] += gpt_round_up(states[s].size_bytes, 512);
-            }
-        }
-    }
-}
-
 memo_session* gpt_session(gpt_model* model) { return model->session; }
 memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
 

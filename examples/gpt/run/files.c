@@ -346,11 +346,8 @@ memo_status open_outputs(job* j, memo_error* error) {
 
 memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plan;
-    const gpt_config config = train_config(&j->options);
     loss_chart chart = {0};
     const char* policy = policy_names[j->options.policy];
-    int64_t resident[3];
-    gpt_resident_bytes(&config, plan, resident);
 
     chart.losses = j->losses;
     chart.n_steps = j->n_done - j->n_resumed;
@@ -362,7 +359,7 @@ memo_status write_outputs(const job* j, memo_error* error) {
                             text_of("Memory plan of one micro-batch, policy %s, peak %s", policy,
                                     bytes_name(plan->addresses->peak_bytes)),
                             output_path(j, "plan.svg"), error);
-    if (!status) status = memory_picture_write(plan, resident, output_path(j, "memory.svg"), error);
+    if (!status) status = memory_picture_write(plan, output_path(j, "memory.svg"), error);
     if (!status)
         status = loss_chart_write(&chart,
                                   text_of("Loss over training, policy %s in %s of device memory",

@@ -97,6 +97,7 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
 int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
 
 void train_add_staged(const train_options* o, memo_step_plan* plan) {
+    plan->bytes[MEMO_TIER_HOST][MEMO_OWNER_SESSION] += train_staged_bytes(o);
     plan->host_bytes += train_staged_bytes(o);
     plan->host_budget_bytes = o->host_memory;
     if (is_over(plan->host_bytes, o->host_memory)) plan->fits = 0;
@@ -222,13 +223,19 @@ void print_choice(const train_options* o, memo_policy policy, const memo_step_pl
     memo_text_free(&text);
 }
 void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]) {
-    const int64_t staged = train_staged_bytes(o), rows = gpt_round_up(p->sizes.host_bytes, 512);
-    const int64_t bytes[3][N_TIER_PARTS] = {
-        {p->state_bytes, p->activation_bytes, p->persistent_bytes + p->transient_bytes,
-         p->device_bytes, o->device_memory},
-        {p->host_bytes - rows - staged, rows, staged, p->host_bytes, o->host_memory},
-        {p->disk_bytes - p->sizes.spill_bytes, p->sizes.spill_bytes, 0, p->disk_bytes, 0}};
-    memcpy(tiers, bytes, sizeof bytes);
+    const int64_t limits[3] = {o->device_memory, o->host_memory, 0};
+    for (int tier = 0; tier < 3; tier++) {
+        int64_t* parts = tiers[tier];
+        memset(parts, 0, N_TIER_PARTS * sizeof *parts);
+        for (int owner = 0; owner < MEMO_N_OWNERS; owner++) {
+            const int part = owner < MEMO_OWNER_ACTIVATIONS    ? TIER_STATES
+                             : owner == MEMO_OWNER_ACTIVATIONS ? TIER_ACTIVATIONS
+                                                               : TIER_BUFFERS;
+            parts[part] += p->bytes[tier][owner];
+            parts[TIER_WHOLE] += p->bytes[tier][owner];
+        }
+        parts[TIER_LIMIT] = limits[tier];
+    }
 }
 
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {

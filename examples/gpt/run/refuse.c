@@ -256,14 +256,16 @@ static void put_attention(const train_options* o, const memo_step_plan* plan, in
 
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    int64_t rest = plan->device_bytes - plan->state_bytes - plan->activation_bytes;
+    int64_t tiers[3][N_TIER_PARTS], *parts = tiers[MEMO_TIER_DEVICE], rest;
     memo_text needs = {0}, ways = {0};
+    plan_tiers(o, plan, tiers);
+    rest = parts[TIER_BUFFERS];
     put_needs(o, plan, is_device, &needs);
     if (is_device) {
         memo_text_put(&needs,
                       " (parameters, gradients and optimizer %s, activations between forward and "
                       "backward %s",
-                      bytes_name(plan->state_bytes), bytes_name(plan->activation_bytes));
+                      bytes_name(parts[TIER_STATES]), bytes_name(parts[TIER_ACTIVATIONS]));
         put_attention(o, plan, &rest, &needs);
         memo_text_put(&needs, ", the rest %s)", bytes_name(rest));
     }

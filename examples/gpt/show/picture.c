@@ -80,9 +80,9 @@ static double picture_y(const step_picture* p, double n_bytes) {
 }
 
 static void picture_put_memory(step_picture* p) {
-    const double layer_bytes = (double)p->keep->activation_bytes / p->n_layers;
+    const double layer_bytes = (double)p->keep->sizes.device_bytes / p->n_layers;
     const double bottom = p->top + PICTURE_MEMORY, right = PICTURE_LEFT + PICTURE_WIDTH;
-    double held = (double)(p->keep->device_bytes - p->keep->activation_bytes);
+    double held = (double)(p->keep->device_bytes - p->keep->sizes.device_bytes);
     double begin_s = 0, end_s = 0;
     memo_text_put(&p->text, "<path d='M%d %.1f L%d %.1f", PICTURE_LEFT, bottom, PICTURE_LEFT,
                   picture_y(p, held));
@@ -157,26 +157,20 @@ memo_status step_picture_write(step_picture p, const char* title, const char* pa
 
 /* ---- device memory over a micro-batch, by owner ---------------------------------------------- */
 
-enum { N_OWNERS = 7 };
-static const char* const owners[N_OWNERS][2] = {{"moments and master weights", "#1f3b63"},
-                                                {"gradients", "#8fa8cc"},
-                                                {"weights", "#3b5f94"},
-                                                {"places of states that come and go", "#c5d3e8"},
-                                                {"buffers of the whole run", "#e6dcae"},
-                                                {"activations", "#9aa3ad"},
-                                                {"buffers of a micro-batch", "#c9b458"}};
+/* By memo_owner. */
+static const char* const owners[MEMO_N_OWNERS][2] = {
+    {"weights", "#3b5f94"},
+    {"gradients", "#8fa8cc"},
+    {"moments and master weights", "#1f3b63"},
+    {"places of states that come and go", "#c5d3e8"},
+    {"activations", "#9aa3ad"},
+    {"buffers of the whole run", "#e6dcae"},
+    {"buffers of a micro-batch", "#c9b458"}};
 
-memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resident[3],
-                                 const char* path, memo_error* error) {
+memo_status memory_picture_write(const memo_step_plan* plan, const char* path, memo_error* error) {
     enum { LEFT = 80, TOP = 44, WIDTH = 720, HEIGHT = 300 };
+    const int64_t* bands = plan->bytes[MEMO_TIER_DEVICE];
     const memo_plan* p = plan->addresses;
-    const double places = (double)(plan->state_bytes - resident[0] - resident[1] - resident[2]);
-    const double bands[N_OWNERS] = {(double)resident[0],
-                                    (double)resident[1],
-                                    (double)resident[2],
-                                    places,
-                                    (double)plan->persistent_bytes,
-                                    (double)plan->activation_bytes};
     const double limit = (double)plan->device_budget_bytes;
     const double most = 1.06 * fmax(limit, (double)plan->device_bytes);
     const double n_times = (double)(p->n_times - p->body_begin);
@@ -194,10 +188,11 @@ memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resid
     svg_begin(
         &t, LEFT + WIDTH + 30, TOP + HEIGHT + 110, LEFT,
         text_of("Device memory of a micro-batch by owner: %s", bytes_name(plan->device_bytes)));
-    for (int i = 0; i < N_OWNERS - 1; below += bands[i++])
+    for (int i = 0; i < MEMO_OWNER_MICRO_BATCH; below += (double)bands[i++])
         memo_text_put(&t, "<rect x='%d' y='%.2f' width='%d' height='%.2f' fill='%s'/>\n", LEFT,
-                      MEMORY_Y(below + bands[i]), WIDTH, HEIGHT * bands[i] / most, owners[i][1]);
-    memo_text_put(&t, "<path fill='%s' d='M%d %.2f", owners[N_OWNERS - 1][1], LEFT,
+                      MEMORY_Y(below + (double)bands[i]), WIDTH, HEIGHT * (double)bands[i] / most,
+                      owners[i][1]);
+    memo_text_put(&t, "<path fill='%s' d='M%d %.2f", owners[MEMO_OWNER_MICRO_BATCH][1], LEFT,
                   MEMORY_Y(below));
     for (int64_t i = p->body_begin; i < p->n_times; i++) {
         double highest = bytes += live[i];
@@ -223,8 +218,8 @@ memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resid
     }
     svg_text(&t, LEFT + WIDTH / 2, TOP + HEIGHT + 20, "middle",
              "requests of memory, from the first forward to the last backward");
-    for (int i = 0, n = 0; i < N_OWNERS; i++) {
-        if (!(bands[i] > 0) && i < N_OWNERS - 1) continue;
+    for (int i = 0, n = 0; i < MEMO_N_OWNERS; i++) {
+        if (!bands[i]) continue;
         svg_key(&t, LEFT + n % 3 * 260, TOP + HEIGHT + 36 + n / 3 * 22, owners[i][1], owners[i][0]);
         n++;
     }

@@ -28,8 +28,7 @@ memo_status step_picture_write(step_picture p, const char* title, const char* pa
 /* ---- device memory over a micro-batch, by owner ---------------------------------------------- */
 
 /* The bands of owners that a plan keeps, and above them the buffers that live at each request.
- * resident: gpt_resident_bytes.  Errors: OUT_OF_HOST_MEMORY, IO. */
-memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resident[3],
-                                 const char* path, memo_error* error);
+ * Errors: OUT_OF_HOST_MEMORY, IO. */
+memo_status memory_picture_write(const memo_step_plan* plan, const char* path, memo_error* error);
 
 #endif

@@ -23,6 +23,21 @@ typedef struct memo_state {
 } memo_state;
 #define MEMO_STATES_MAX 32
 
+/* Tiers of memory, and who needs bytes there. */
+typedef enum memo_tier { MEMO_TIER_DEVICE = 0, MEMO_TIER_HOST, MEMO_TIER_FILE } memo_tier;
+#define MEMO_N_TIERS 3
+typedef enum memo_owner {
+    MEMO_OWNER_WEIGHTS = 0, /* states that the forward or the backward reads; where they stay */
+    MEMO_OWNER_GRADIENTS,   /* likewise */
+    MEMO_OWNER_OPTIMIZER,   /* likewise: states that the update alone uses */
+    MEMO_OWNER_PLACES,      /* through which streamed states come and go */
+    MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
+    MEMO_OWNER_SESSION,    /* setup, buffers of pass SESSION, and with an order those that live from
+                               forward to backward, or from there to WEIGHTS */
+    MEMO_OWNER_MICRO_BATCH /* its other requests, where they do not share bytes */
+} memo_owner;
+#define MEMO_N_OWNERS 7
+
 /* When states are updated. */
 typedef enum memo_update_at {
     MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */

@@ -512,7 +512,7 @@ typedef struct memo_session_desc {
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
      * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
-     * device memory, two of host memory, four times memo_step_plan.transient_bytes, and 8 bytes for
+     * device memory, two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for
      * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
      * each row of a layer.  It waits in every layer. */
     int32_t is_checked;
@@ -530,16 +530,9 @@ struct memo_step_plan {
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks, n_weight_places;
-    memo_swap_sizes sizes; /* of the swap engine */
-    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
-    int64_t device_bytes;
-    int64_t activation_bytes; /* the swap engine's */
-    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
-    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
-                                 live from forward to backward, or from there to WEIGHTS */
-    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
-    int64_t host_bytes;       /* pinned */
-    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
+    memo_swap_sizes sizes;                        /* of the swap engine */
+    int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
+    int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
     /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
      * first, then gradients, then weights.  If a state is streamed in some layers only, these are
      * evenly spread.  n_spilled of the streamed states lie in a file. */

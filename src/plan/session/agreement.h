@@ -397,7 +397,8 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
         !(plan->update_is_on_host ? desc->update_host : desc->update))
         status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
                                plan->update_is_on_host ? "update_host" : "update");
-    if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
+    if (!status && plan &&
+        memcmp(plan->bytes[0], s->states_sizes.bytes[0], sizeof s->states_sizes.bytes[0]))
         status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
                                       "states; plan again");
     status = memoi_session_verdict(desc, status, error);

@@ -73,7 +73,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
-        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
+        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
     }
 
     c->most_rows =
@@ -529,8 +529,8 @@ MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_byte
     b->address = address;
     b->name = name;
     b->n_bytes = n_bytes;
-    b->at =
-        2 * ((char*)address - (char*)s->device_memory - plan->device_bytes + plan->transient_bytes);
+    b->at = 2 * ((char*)address - (char*)s->device_memory - plan->device_bytes +
+                 plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;

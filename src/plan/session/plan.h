@@ -103,7 +103,7 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     memob_bytes_text(bytes[3], (double)other_bytes);
     if (tier == 0)
         snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
-                 bytes[3], plan->state_bytes ? "states and " : "");
+                 bytes[3], desc->n_states ? "states and " : "");
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
@@ -119,19 +119,25 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
     char bytes[32];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-        needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
-        needed[1] = plan->host_bytes =
-            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT) +
-            s->states_sizes.host_bytes;
-        needed[2] = plan->disk_bytes = plan->sizes.spill_bytes + s->states_sizes.spill_bytes;
-        plan->activation_bytes = plan->sizes.device_bytes;
-        plan->state_bytes = s->states_sizes.device_bytes;
-        plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
-        plan->transient_bytes = plan->device_bytes - fixed_bytes;
+        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+            memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
+        of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
+            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+        of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
+            fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+        of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
+        for (int32_t i = 0; i < MEMO_N_TIERS * MEMO_N_OWNERS; i++)
+            needed[i / MEMO_N_OWNERS] += of[i / MEMO_N_OWNERS][i % MEMO_N_OWNERS];
+        plan->device_bytes = needed[0];
+        plan->host_bytes = needed[1];
+        plan->disk_bytes = needed[2];
         plan->device_budget_bytes = s->desc.device_bytes;
         plan->host_budget_bytes = budgets[1];
     }

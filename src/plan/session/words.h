@@ -10,6 +10,30 @@ MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, i
     if (n_bytes) memo_text_put(text, "%s%s", before, memob_bytes_text(bytes, (double)n_bytes));
 }
 
+/* Who needs each tier. */
+MEMOI void memoi_step_plan_put_owners(const memo_step_plan* plan, memo_text* text) {
+    static const char* const tiers[MEMO_N_TIERS] = {"device", "host", "file"};
+    static const char* const owners[MEMO_N_OWNERS] = {"weights ",
+                                                      "gradients ",
+                                                      "optimizer ",
+                                                      "places of states ",
+                                                      "activations ",
+                                                      "the whole session ",
+                                                      "parts of a micro-batch "};
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++) {
+        const char* before = tiers[tier];
+        char words[48];
+        for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) {
+            if (!plan->bytes[tier][owner]) continue;
+            snprintf(words, sizeof words, before == tiers[tier] ? "%-9s %s" : "%s%s", before,
+                     owners[owner]);
+            memoi_put_bytes(text, words, plan->bytes[tier][owner]);
+            before = ", ";
+        }
+        if (before != tiers[tier]) memo_text_put(text, "\n");
+    }
+}
+
 MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
@@ -42,15 +66,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
         memo_text_put(text, ", %d %s through a file of %s", (int)plan->sizes.n_spilled_layers,
                       plan->swap.n_slices > 1 ? "slices of layers" : "layers",
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
-    memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
-
-    /* Who needs the device. */
-    memo_text_put(text, "\ndevice    activations %s",
-                  memob_bytes_text(bytes, (double)plan->activation_bytes));
-    memoi_put_bytes(text, ", states ", plan->state_bytes);
-    memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
-    memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
+    memoi_step_plan_put_owners(plan, text);
     if (plan->n_order)
         memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
