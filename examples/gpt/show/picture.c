@@ -205,7 +205,7 @@ memo_status memory_picture_write(const memo_step_plan* plan, const char* path, m
     free(live);
 
     /* The axis, the limit and the legend. */
-    const double tick = most > 5e9 ? 1 << 30 : most > 5e6 ? 1 << 20 : 1 << 10;
+    const double tick = most > 2e9 ? 1 << 30 : most > 2e6 ? 1 << 20 : 1 << 10;
     const double step = svg_tick(most / tick, 6) * tick;
     for (double y = 0; y < most; y += step) {
         svg_line(&t, LEFT - 5, MEMORY_Y(y), LEFT, MEMORY_Y(y), "stroke='#333'");
