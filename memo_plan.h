@@ -7409,7 +7409,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 }
 
 /* Makes a shape the current one. */
-MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
@@ -7573,7 +7573,7 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     if (plan) s->own_plan = NULL;
     for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
         s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     return MEMO_STATUS_OK;
 }
 
@@ -8035,7 +8035,7 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
         s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     if (s->states)
         memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
                           s->batch.is_forward_only, is_backward, step, is_end);
@@ -8053,7 +8053,7 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
 }
 
 /* The begin of a micro-batch, or its end. */
-MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
+MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
     if (!is_end && memob_states_is_due(s->states)) {
@@ -9037,10 +9037,10 @@ void memo_session_free(memo_session* s, void* address) {
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
-MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
     const int is_split = pass == MEMO_PASS_WEIGHTS;
-    const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
+    const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
@@ -9055,7 +9055,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
-            step % n_slices != (is_turning ? n_slices - 1 : 0))
+            step % n_slices != (is_last_slice ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
         if (memoi_session_placing(s, b) >= 0) {
@@ -9141,7 +9141,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 /* After all forwards of a micro-batch.  In an order: before its first backward. */
 MEMOI void memoi_session_begin_between(memo_session* s) {
     memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
-    memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, s->first_step, 0);
+    memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, s->first_step, 0);
 }
 
 /* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight.
@@ -9222,7 +9222,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (!memoi_session_time_begin(s)) return 0;
     memoi_session_move(s);
-    memoi_session_turn(s, s->batch.shape);
+    memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
     if (s->batch.values) {
         memset(&s->values[0], 0, sizeof s->values[0]);
@@ -9260,7 +9260,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
-    memoi_session_turn_first(s, 0);
+    memoi_session_visit_ends(s, 0);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
@@ -9295,7 +9295,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
     memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
-    if (s->is_running) memoi_session_turn_first(s, 1);
+    if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
@@ -9417,13 +9417,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 
     /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
     }
-    memoi_session_turn_buffers(s, pass, step, 0);
+    memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_turn_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -9451,9 +9451,9 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_turn_states(s, is_backward, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
-    memoi_session_turn_buffers(s, pass, step, 1);
+    memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
         memoi_session_begin_between(s);
     s->open = s->open_next;
@@ -9582,7 +9582,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     if (status) return status;
 
     s->is_setting_up = 1;
-    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
+    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
     memoi_session_set_up(s);
     s->is_setting_up = 0;
     return memoi_session_report(s, error);
@@ -10411,7 +10411,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
     memo_profile times;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
         if (profile && !s->part->plan->shape.is_forward_only) {
@@ -10708,7 +10708,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                     : memoi_session_make(&own, NULL, 0, &s, error);
 
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&reader, lines.n, error);
@@ -10790,7 +10790,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         desc.device = s->device;
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
@@ -10814,7 +10814,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
             streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
     }
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     return status;
 }
 
@@ -11393,7 +11393,7 @@ MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
 
 /* The profile of a shape, from its spans. */
 MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* profile) {
-    memoi_session_turn(s, k);
+    memoi_session_use_shape(s, k);
     s->batch.n_rows = s->steps->layer_rows;
     s->spans_s = s->part->spans_s;
     memoi_session_guess(s, profile);
@@ -11546,7 +11546,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
         s->parts[k].plan = plan;
         s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
     }
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
     if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);

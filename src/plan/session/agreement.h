@@ -193,7 +193,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 }
 
 /* Makes a shape the current one. */
-MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
     s->part = &s->parts[shape];
     s->batch.shape = shape;
@@ -357,7 +357,7 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     if (plan) s->own_plan = NULL;
     for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
         s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     return MEMO_STATUS_OK;
 }
 

@@ -108,7 +108,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                     : memoi_session_make(&own, NULL, 0, &s, error);
 
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&reader, lines.n, error);

@@ -72,7 +72,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         desc.device = s->device;
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
@@ -96,6 +96,6 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
             streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
     }
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     return status;
 }

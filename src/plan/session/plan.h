@@ -791,7 +791,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
     memo_profile times;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
-        memoi_session_turn(s, k);
+        memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
         if (profile && !s->part->plan->shape.is_forward_only) {

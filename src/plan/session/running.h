@@ -271,10 +271,10 @@ void memo_session_free(memo_session* s, void* address) {
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
-MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
     const int is_split = pass == MEMO_PASS_WEIGHTS;
-    const int is_turning = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
+    const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
@@ -289,7 +289,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
-            step % n_slices != (is_turning ? n_slices - 1 : 0))
+            step % n_slices != (is_last_slice ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
         if (memoi_session_placing(s, b) >= 0) {
@@ -375,7 +375,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 /* After all forwards of a micro-batch.  In an order: before its first backward. */
 MEMOI void memoi_session_begin_between(memo_session* s) {
     memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
-    memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, s->first_step, 0);
+    memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, s->first_step, 0);
 }
 
 /* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight.
@@ -456,7 +456,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (!memoi_session_time_begin(s)) return 0;
     memoi_session_move(s);
-    memoi_session_turn(s, s->batch.shape);
+    memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
     if (s->batch.values) {
         memset(&s->values[0], 0, sizeof s->values[0]);
@@ -494,7 +494,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
-    memoi_session_turn_first(s, 0);
+    memoi_session_visit_ends(s, 0);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
@@ -529,7 +529,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
     memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
-    if (s->is_running) memoi_session_turn_first(s, 1);
+    if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
@@ -651,13 +651,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 
     /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
     }
-    memoi_session_turn_buffers(s, pass, step, 0);
+    memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_turn_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -685,9 +685,9 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_turn_states(s, is_backward, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
-    memoi_session_turn_buffers(s, pass, step, 1);
+    memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
         memoi_session_begin_between(s);
     s->open = s->open_next;
@@ -816,7 +816,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     if (status) return status;
 
     s->is_setting_up = 1;
-    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
+    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
     memoi_session_set_up(s);
     s->is_setting_up = 0;
     return memoi_session_report(s, error);

@@ -188,7 +188,7 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
         s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     if (s->states)
         memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
                           s->batch.is_forward_only, is_backward, step, is_end);
@@ -206,7 +206,7 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
 }
 
 /* The begin of a micro-batch, or its end. */
-MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
+MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
     if (!is_end && memob_states_is_due(s->states)) {

@@ -106,7 +106,7 @@ MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
 
 /* The profile of a shape, from its spans. */
 MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* profile) {
-    memoi_session_turn(s, k);
+    memoi_session_use_shape(s, k);
     s->batch.n_rows = s->steps->layer_rows;
     s->spans_s = s->part->spans_s;
     memoi_session_guess(s, profile);
@@ -259,7 +259,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
         s->parts[k].plan = plan;
         s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
     }
-    memoi_session_turn(s, 0);
+    memoi_session_use_shape(s, 0);
     status = memoi_session_stream(s, error);
     if (!status) status = memoi_session_start(s, error);
     if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
