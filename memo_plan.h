@@ -9040,7 +9040,7 @@ void memo_session_free(memo_session* s, void* address) {
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
     const int is_split = pass == MEMO_PASS_WEIGHTS;
-    const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end; /* in the last slice */
+    const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
