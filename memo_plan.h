@@ -817,9 +817,9 @@ typedef struct memo_session_desc {
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
      * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
-     * device memory, two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for
-     * each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for
-     * each row of a layer.  It waits in every layer. */
+     * device memory, two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8
+     * bytes for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes
+     * more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;

@@ -258,6 +258,8 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
     int64_t tiers[3][N_TIER_PARTS], *parts = tiers[MEMO_TIER_DEVICE], rest;
     memo_text needs = {0}, ways = {0};
+
+    /* What lacks, and who needs it. */
     plan_tiers(o, plan, tiers);
     rest = parts[TIER_BUFFERS];
     put_needs(o, plan, is_device, &needs);
