@@ -6497,7 +6497,8 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;       /* the first two are recorded by the compute stream alone */
     int32_t n_events;
-    memob_spill_op* spill_ops; /* writes and reads of the file */
+    memob_spill_op*
+        spill_ops; /* writes and reads of the file; each is made when it is first used */
     memob_spill_file file;
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
@@ -6632,8 +6633,13 @@ MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_beg
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t k) {
+/* Writes bytes of host memory to the file, or reads them; always the same for operation k. */
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64_t host_begin,
+                                 int64_t file_begin, int64_t n_bytes) {
     memob_spill_op* op = &e->spill_ops[k];
+    void* on_host = memob_at(e->host_memory, host_begin);
+    if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
+    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
     if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
@@ -6731,6 +6737,8 @@ typedef struct memob_op {
     int32_t first_touch, n_touches; /* see memoi_waits_add */
 } memob_op;
 
+#define MEMOB_LIST_AHEAD 32
+
 typedef struct memob_law_desc {
     int32_t n_visits;
     /* NULL, or (n_visits).  1: the visit runs on the stream of the file, not on compute. */
@@ -6739,7 +6747,9 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    const int32_t* lists; /* (n_lists): their numbers, 0 to 31; NULL: all are 0 */
+    /* (n_lists): their numbers, 0 to 31; NULL: all are 0.  + MEMOB_LIST_AHEAD: the list tells what
+     * comes, and nobody enqueues it, so it has no operations. */
+    const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
     int32_t is_any_order;        /* see 8.  Visit 0 is in no list */
@@ -6882,7 +6892,7 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
 /* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
-    return !desc->in_lists || desc->in_lists[visit] >> number & 1;
+    return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
 }
 
 /* Where a use finds its bytes. */
@@ -7364,6 +7374,10 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
         }
         if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
         if (slot) m->law->visit_ops[slot - 1] = -1;
+        if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
+            while (k < m->n_due && m->due[k].slot == slot) k++;
+            continue;
+        }
         if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
@@ -7478,6 +7492,61 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     else
         memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
+    return status;
+}
+
+/* --- for laws that are made once --- */
+
+/* The touches of a cell so far, as a node of a tree; its next touch leads to another node. */
+typedef struct memoi_cell_path {
+    int32_t ops[2], next[2]; /* by an operation that reads, or writes: the latest, and its node */
+} memoi_cell_path;
+
+/* The node behind a path's next touch.  Nodes are numbered as they are made. */
+MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op, int32_t writes,
+                                int32_t* n_paths) {
+    memoi_cell_path* p = &paths[path];
+    if (p->ops[writes] != op) {
+        p->ops[writes] = op;
+        p->next[writes] = (*n_paths)++;
+    }
+    return p->next[writes];
+}
+
+/* Cells that the same operations touch in the same way become one; waits and times stay the same.
+ * Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_law_join_cells(memob_law* law, memo_error* error) {
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
+    int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
+    int32_t* cell_of = MEMOB_ARRAY(&arrays, int32_t, (int64_t)law->n_touches + 1);
+    int32_t n_paths = 1, n_cells = 0, n_touches = 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 1; k <= law->n_ops && !arrays.failed; k++)
+        for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
+            const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
+            path_of[touch >> 1] =
+                memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
+        }
+
+    /* The first of those with the same path stays. */
+    for (int32_t k = 0; k < law->n_ops && !arrays.failed; k++) {
+        memob_op* op = &law->ops[k];
+        const int32_t first = op->first_touch, end = first + op->n_touches;
+        op->first_touch = n_touches;
+        for (int32_t i = first; i < end; i++) {
+            const int32_t touch = law->touches[i], path = path_of[touch >> 1];
+            if (!cell_of[path]) cell_of[path] = ++n_cells;
+            if (paths[path].next[touch & 1] == -1 - k) continue;
+            paths[path].next[touch & 1] = -1 - k;
+            law->touches[n_touches++] = 2 * (cell_of[path] - 1) + (touch & 1);
+        }
+        op->n_touches = n_touches - op->first_touch;
+    }
+    law->n_touches = n_touches;
+    law->n_cells = n_cells;
+    if (arrays.failed) status = memob_no_memory(error, "the cells of a step");
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -7600,7 +7669,8 @@ MEMOI void memoi_sink_count_records(memob_sink* sink) {
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
                                      memo_error* error) {
     memob_engine* e = &sink->engine;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = memob_law_join_cells(&sink->law, error);
+    if (status) return status;
     if (sink->clock)
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
     else
@@ -9374,8 +9444,8 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
     memob_swap_items items;
-    int64_t* room_bytes; /* (n_layers): of each room in the file */
-    int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
+    int64_t* rooms;  /* (n_layers + 1): where each begins in the file */
+    int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -9438,32 +9508,6 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
-/* Fills in the writes and reads of the file.  Steps lie in the file in the
- * order of their rooms. */
-MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
-    memob_engine* e = &swap->sink.engine;
-    const memob_law* law = &swap->sink.law;
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int is_read = law->ops[k].kind == MEMOB_OP_READ;
-        const memob_part* part;
-        int64_t file_begin = 0, room;
-        if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
-        part = &law->parts[law->ops[k].first_part];
-        room = is_read ? part->from : part->to;
-        for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
-        MEMO_ASSERT(swap->room_bytes[room] ==
-                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
-        memob_spill_op_init(&e->spill_ops[k], &e->file, !is_read,
-                            e->host_memory +
-                                memoi_swap_place_begin(swap, is_read ? part->to : part->from),
-                            file_begin, swap->room_bytes[room]);
-    }
-    /* Bytes that no copy fills are written too, so initialize them. */
-    if (e->file.fd >= 0)
-        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
-               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
-}
-
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
@@ -9491,7 +9535,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
+    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -9502,11 +9546,16 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
-                         swap->room_bytes);
+                         swap->rooms + 1);
+    for (int32_t r = 0; r < swap->placement.n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
-    if (!status) memoi_swap_describe_spill(swap);
+
+    /* Bytes that no copy fills are written too, so initialize them. */
+    if (!status && e->file.fd >= 0)
+        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
+               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
     return status;
 }
 
@@ -9675,17 +9724,30 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swa
     return n_bytes;
 }
 
+/* Enqueues a write or read of the file: of a place on the host, and a room there. */
+MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
+    const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
+    const memob_part* part = &swap->sink.law.parts[swap->sink.law.ops[k].first_part];
+    const int64_t room = is_read ? part->from : part->to;
+    const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
+    MEMO_ASSERT(n_bytes > 0 &&
+                n_bytes ==
+                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
+    memob_engine_use_file(&swap->sink.engine, k, !is_read,
+                          memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+                          swap->rooms[room], n_bytes);
+}
+
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    MEMO_ASSERT(!is_file || swap->sink.engine.spill_ops[k].n_bytes > 0); /* 5 */
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
-        memob_engine_use_file(&swap->sink.engine, k);
+        memoi_swap_use_file(swap, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
     memoi_sink_end(&swap->sink, k, number);
@@ -9944,8 +10006,8 @@ typedef struct memob_states {
     void* user;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
-    int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
-                                    spilled: in the file, and in a place on the host */
+    int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
+                                    spilled: in the file, and in a place on the host; bytes */
     memob_states_sizes sizes;
     memob_states_items items;
 
@@ -10000,7 +10062,7 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
 
 MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
+    return &states->offsets[4 * ((int64_t)layer * states->n_states + state)];
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -10035,6 +10097,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             offsets[0] = is_streamed ? in_place[0] : stays[0];
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
+            offsets[3] = size_bytes;
             stays[tier] += is_spilled ? in_file : bytes;
             if (is_streamed && !is_hosted) in_place[0] += bytes;
             if (is_spilled) in_place[1] += in_file;
@@ -10067,26 +10130,6 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->device_bytes = stays[0] + area[0];
     sizes->host_bytes = stays[1] + area[1];
     sizes->spill_bytes = stays[2];
-}
-
-/* The write of a spilled state; the read follows it. */
-MEMOI int64_t memoi_states_spill_op(const memob_states* states, int32_t layer, int32_t state) {
-    return 2 * ((int64_t)layer * states->n_states + state);
-}
-
-/* The write and the read of each spilled state. */
-MEMOI void memoi_states_describe_spill(memob_states* states) {
-    memob_engine* e = &states->sink.engine;
-    for (int32_t l = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t* offsets = memoi_states_offsets(states, l, s);
-            memob_spill_op* ops = &e->spill_ops[memoi_states_spill_op(states, l, s)];
-            for (int32_t is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
-                memob_spill_op_init(
-                    &ops[is_read], &e->file, !is_read,
-                    e->host_memory ? e->host_memory + offsets[1] : NULL, offsets[2],
-                    memob_align_up(states->states[s].size_bytes, MEMOB_SPILL_ALIGNMENT));
-        }
 }
 
 MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
@@ -10136,7 +10179,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
-        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
+        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
     if (desc->update_host)
         states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
@@ -10166,10 +10209,9 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op,
-                                   memoi_states_spill_op(states, desc->n_layers, 0));
+        e->spill_ops =
+            MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
-        memoi_states_describe_spill(states);
     }
     return MEMO_STATUS_OK;
 }
@@ -10357,7 +10399,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
             if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
-            it->lists[it->n_lists++] = next;
+            it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
             it->table_of[list][next] = it->n_lists / 3;
         }
 }
@@ -10429,11 +10471,10 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t begin = states->offsets[3 * (int64_t)i + tier];
-        const int64_t n_bytes = states->states[i % states->n_states].size_bytes;
+        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
         if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(begin, 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(begin + n_bytes, 2 * (int64_t)i + 1);
+        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */
@@ -10531,8 +10572,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
-    if (has_file) memoi_states_describe_spill(states);
-    if (e->status || is_dry) return e->status;
+    if (is_dry) return status;
     if (sizes->host_bytes) memset(e->host_memory, 0, (size_t)sizes->host_bytes);
     if (has_file)
         status = memob_spill_create(
@@ -10603,7 +10643,7 @@ MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t i
 
 /* Copies an item, or writes or reads the file. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[3 * (int64_t)item];
+    const int64_t *offsets = &states->offsets[4 * (int64_t)item], n_bytes = offsets[3];
     const int is_spilled = states->items.items[item].file >= 0;
     const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
     memob_engine* e = &states->sink.engine;
@@ -10613,9 +10653,10 @@ MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
     }
     if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
         memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
-                          offsets[1], states->states[item % states->n_states].size_bytes);
+                          offsets[1], n_bytes);
     else
-        memob_engine_use_file(e, 2 * (int64_t)item + is_back);
+        memob_engine_use_file(e, 2 * (int64_t)item + is_back, !is_back, offsets[1], offsets[2],
+                              memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
     if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
     if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
         states->is_newer[item] = 0;
@@ -10625,15 +10666,14 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t number;
-    int32_t i = 0;
-    while (i < op->n_parts && !memoi_states_moves(states, op->kind, parts[i].item)) i++;
-    if (sink->engine.status || i == op->n_parts) return;
-    number = memoi_sink_begin(sink, k);
-    for (; i < op->n_parts && !sink->engine.status; i++)
-        if (memoi_states_moves(states, op->kind, parts[i].item))
-            memoi_states_copy(states, op->kind, parts[i].item);
-    memoi_sink_end(sink, k, number);
+    int64_t number = 0;
+    int32_t n_moved = 0;
+    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
+        if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
+        if (!n_moved++) number = memoi_sink_begin(sink, k);
+        memoi_states_copy(states, op->kind, parts[i].item);
+    }
+    if (n_moved) memoi_sink_end(sink, k, number);
 }
 
 /* The copies up to the next visit. */
@@ -10703,9 +10743,10 @@ MEMOI void memoi_states_close(memob_states* states) {
     states->is_visiting = 0;
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
         const memob_use* use = &it->uses[u];
-        if (use->is_on_host && use->how != MEMOB_USE_READ)
+        if (use->how == MEMOB_USE_READ) continue;
+        if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
-        else if (memoi_use_changes(use))
+        else
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
@@ -10972,70 +11013,81 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- both engines --- */
 
-/* What a step of a layer brings and releases, and with it the engine's first and last layer.
- * visit: called with user for each. */
-MEMOI void memob_states_turn(void (*visit)(void*, int32_t, int32_t, int), void* user,
-                             int32_t n_layers, int32_t n_slices, int is_forward_only,
-                             int is_backward, int32_t step, int is_end) {
-    const int32_t layer = step / n_slices + 1, last = n_layers + 1;
+/* What a step of a layer brings and releases, and with it the engine's first and last layer. */
+MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
+                                    int32_t n_slices, int is_forward_only, int is_backward,
+                                    int32_t step, int is_end, memo_error* error) {
+    const int32_t layer = step / n_slices + 1, last = states->n_layers - 1;
     const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const int32_t of = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
-    if (step % n_slices != turning) return;
-    if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
-    if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
-    visit(user, of, layer, is_end);
-    if (!is_end && is_backward && layer == 1) visit(user, of, 0, 0);
-    if (!is_end || is_backward || layer < n_layers) return;
-    visit(user, of, last, 0);
-    if (is_forward_only) return;
-    visit(user, of, last, 1);
-    visit(user, MEMOB_BACKWARD, last, 0);
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    const int is_first = layer == 1, is_last = layer == last - 1;
+    memo_status status = MEMO_STATUS_OK;
+    if (step % n_slices != turning) return status;
+    if (is_end && (is_backward ? is_last : is_first))
+        status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
+    if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
+    if (!status && !is_end && is_backward && is_first)
+        status = memob_states_visit(states, t, pass, 0, 0, error);
+
+    /* LAST behind the last layer. */
+    if (status || !is_end || is_backward || !is_last) return status;
+    status = memob_states_visit(states, t, pass, last, 0, error);
+    if (status || is_forward_only) return status;
+    status = memob_states_visit(states, t, pass, last, 1, error);
+    return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A step as the engines and the trainer go through it.  NULL: without states. */
+/* A step as the engines and the trainer go through it. */
 typedef struct memob_walk {
     const memob_swap_placement* order;
-    const memob_states* states;
+    memob_states* states; /* NULL: none */
+    const memob_states_trainer* trainer;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*layer)(void* user, int32_t pass, int32_t layer, int is_end);
-    void (*compute)(void* user, int32_t k); /* visit k */
+    void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
     void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
 
+MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
+    const memob_visit* visit = &w->order->visits[k];
+    if (!w->states) return MEMO_STATUS_OK;
+    return memob_states_turn(w->states, w->trainer, w->order->n_slices, 0, visit->pass,
+                             visit->layer, is_end, error);
+}
+
 /* A micro-batch, or all that are in flight. */
-MEMOI void memob_walk_batch(const memob_walk* w) {
+MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
-    const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
-    if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
-    for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
-        if (visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
+    memo_status status = MEMO_STATUS_OK;
+    if (w->states) status = memob_states_set_batch(w->states, is_last, 0, error);
+    if (w->states && !status)
+        status = memob_states_visit(w->states, w->trainer, MEMOB_FORWARD, 0, 0, error);
+    for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
-        if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
-                              0);
+        status = memoi_walk_turn(w, k, 0, error);
+        if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
-                              1);
+        status = memoi_walk_turn(w, k, 1, error);
     }
-    if (w->states) w->layer(w->user, MEMOB_BACKWARD, 0, 1);
+    if (!w->states || status) return status;
+    return memob_states_visit(w->states, w->trainer, MEMOB_BACKWARD, 0, 1, error);
 }
 
 /* The update after the last micro-batch of a step. */
-MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
+MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
+    memob_states* states = w->states;
+    memo_status status = MEMO_STATUS_OK;
     if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!states || !memob_states_is_due(states)) return;
-    for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
-        w->layer(w->user, MEMOB_UPDATE, layer, 0);
-        w->layer(w->user, MEMOB_UPDATE, layer, 1);
-    }
+    if (!states || !memob_states_is_due(states)) return status;
+    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
+        status = memob_states_visit(states, w->trainer, MEMOB_UPDATE, k / 2, k % 2, error);
+    return status;
 }
 
 /* --- from and to the caller --- */
@@ -11045,12 +11097,12 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
+    const int64_t* offsets = memoi_states_offsets(states, layer, state);
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    op = e->spill_ops[memoi_states_spill_op(states, layer, state) + is_read];
-    op.address += begin;
-    op.offset += begin;
-    op.n_bytes = memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT);
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
+                        offsets[2] + begin,
+                        memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
 

@@ -4329,8 +4329,10 @@ typedef struct memoi_profiler {
     memo_event events[2]; /* the engine's, which time a transfer */
     int64_t copy_bytes;   /* of the copy being measured */
     int64_t half_bytes;   /* the second half of both memories begins there */
-    memob_spill_op file_op;
-    int64_t n_beside; /* copies beside it */
+    memob_spill_op file_ops[2]; /* its write and its read */
+    int64_t file_bytes;         /* of each */
+    int32_t is_read;            /* the one being measured is */
+    int64_t n_beside;           /* copies beside it */
 } memoi_profiler;
 
 /* Sorts times; clocks of finite resolution may give one below 0. */
@@ -4345,7 +4347,7 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
     const int is_file = stream == MEMOB_STREAM_FILE;
-    const int32_t link = is_file ? MEMOB_STREAM_TO_DEVICE - p->file_op.is_write : stream;
+    const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
     const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
@@ -4354,7 +4356,9 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
             memob_engine_copy(e, link, begin, begin, p->copy_bytes);
-        if (is_file) memob_engine_use_file(e, 0);
+        if (is_file)
+            memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
+                                  p->file_bytes);
         memob_engine_record(e, stream, 1);
         if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
         if (!e->status)
@@ -4411,14 +4415,15 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
-    int64_t n_bytes = p->half_bytes;
     memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
     if (status) return status;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
-    if (bytes > 0 && bytes < (double)n_bytes)
-        n_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status = memob_spill_create(&e->file, directory, n_bytes, bytes_per_s, e->host_memory, error);
+    p->file_bytes = p->half_bytes;
+    if (bytes > 0 && bytes < (double)p->file_bytes)
+        p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
+    status =
+        memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory, error);
     memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
@@ -4427,8 +4432,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     for (int is_read = 0; is_read < 2 && !status; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
-        memob_spill_op_init(&p->file_op, &e->file, !is_read,
-                            e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
+        p->is_read = is_read;
         p->n_beside = 0;
         status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
@@ -4437,7 +4441,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
             status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
                                              error);
     }
-    profile->file.size_bytes = n_bytes;
+    profile->file.size_bytes = p->file_bytes;
     return status;
 }
 
@@ -4473,7 +4477,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     }
     e->events = p.events;
     e->n_events = 2;
-    e->spill_ops = &p.file_op;
+    e->spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
 
@@ -4887,11 +4891,6 @@ MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
                     c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
-MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = {memoi_rows_update, NULL, clock};
-    (void)memob_states_visit(((memoi_rows_clock*)clock)->states, &trainer, pass, layer, is_end,
-                             NULL);
-}
 
 /* --- the law of the rows --- */
 
@@ -5006,8 +5005,7 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
     const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
     const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
     c->now.late_s = 0;
-    if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
-    memob_walk_batch(walk);
+    (void)memob_walk_batch(walk, is_last, NULL);
     pace->compute_s = c->now.time_s[0] - begin_s;
     pace->stall_s = c->now.stall_s - stalled_s;
     pace->late_s = c->now.late_s;
@@ -5037,7 +5035,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
     pace.stall_s = c->now.stall_s;
-    memob_walk_update(walk, c->states);
+    (void)memob_walk_update(walk, NULL);
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
@@ -5069,8 +5067,9 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
+    const memob_states_trainer trainer = {memoi_rows_update, NULL, c};
     const memob_walk walk = {
-        &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
+        &c->order,          c->states, &trainer, memoi_rows_turn, memoi_rows_compute_visit,
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
@@ -8027,8 +8026,7 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
-    memo_session* s = (memo_session*)session;
+MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
     if (s->error.status) return;
     (void)memoi_session_is_ok(
@@ -8036,9 +8034,11 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
 }
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    if (s->states)
-        memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
-                          s->batch.is_forward_only, is_backward, step, is_end);
+    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    if (s->states && !s->error.status)
+        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
+                                                       s->batch.is_forward_only, is_backward, step,
+                                                       is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */

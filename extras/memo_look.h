@@ -3905,16 +3905,15 @@ MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
     return g->status;
 }
 
-MEMOI void memoi_swap_generate_turn(void* generator, int32_t pass, int32_t layer, int is_end) {
+/* The layers that are open: each ends before those that began later. */
+MEMOI memo_status memoi_swap_generate_look(void* generator, int32_t pass, int32_t layer,
+                                           int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_states_trainer trainer = {memoi_swap_generate_update, NULL, g};
-    if (!g->status)
-        g->status = memob_states_visit(g->states, &trainer, pass, layer, is_end, g->error);
-
-    /* The layers that are open: each ends before those that began later. */
+    if (pass == MEMOB_UPDATE) return g->status;
     if (!is_end) g->open[g->n_open++] = layer;
     for (int32_t i = 1; i < g->n_open && is_end; i++) g->open[i - 1] = g->open[i];
     g->n_open -= is_end;
+    return g->status;
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
@@ -3969,10 +3968,11 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
+    const memob_states_trainer trainer = {memoi_swap_generate_update, memoi_swap_generate_look, &g};
     memob_walk walk = {NULL,
                        NULL,
+                       &trainer,
                        memoi_swap_generate_rows,
-                       memoi_swap_generate_turn,
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,
                        &g};
@@ -4006,9 +4006,9 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     if (!g.status) walk.order = &g.swap->placement;
     for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
-        if (g.states) g.status = memob_states_set_batch(g.states, is_last, 0, error);
-        if (!g.status) memob_walk_batch(&walk);
-        if (!g.status && is_last) memob_walk_update(&walk, g.states);
+        memo_status status = memob_walk_batch(&walk, is_last, error);
+        if (!status && is_last) status = memob_walk_update(&walk, error);
+        if (!g.status) g.status = status;
     }
     if (!g.status) g.status = memoi_swap_generate_links(times, recorder->schedule, error);
     MEMO_FREE(g.ranges);

@@ -12,7 +12,8 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;       /* the first two are recorded by the compute stream alone */
     int32_t n_events;
-    memob_spill_op* spill_ops; /* writes and reads of the file */
+    memob_spill_op*
+        spill_ops; /* writes and reads of the file; each is made when it is first used */
     memob_spill_file file;
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
@@ -147,8 +148,13 @@ MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_beg
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t k) {
+/* Writes bytes of host memory to the file, or reads them; always the same for operation k. */
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64_t host_begin,
+                                 int64_t file_begin, int64_t n_bytes) {
     memob_spill_op* op = &e->spill_ops[k];
+    void* on_host = memob_at(e->host_memory, host_begin);
+    if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
+    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
     if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;

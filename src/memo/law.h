@@ -93,6 +93,8 @@ typedef struct memob_op {
     int32_t first_touch, n_touches; /* see memoi_waits_add */
 } memob_op;
 
+#define MEMOB_LIST_AHEAD 32
+
 typedef struct memob_law_desc {
     int32_t n_visits;
     /* NULL, or (n_visits).  1: the visit runs on the stream of the file, not on compute. */
@@ -101,7 +103,9 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    const int32_t* lists; /* (n_lists): their numbers, 0 to 31; NULL: all are 0 */
+    /* (n_lists): their numbers, 0 to 31; NULL: all are 0.  + MEMOB_LIST_AHEAD: the list tells what
+     * comes, and nobody enqueues it, so it has no operations. */
+    const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
     int32_t is_any_order;        /* see 8.  Visit 0 is in no list */
@@ -244,7 +248,7 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
 /* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
-    return !desc->in_lists || desc->in_lists[visit] >> number & 1;
+    return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
 }
 
 /* Where a use finds its bytes. */

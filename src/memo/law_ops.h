@@ -273,6 +273,10 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
         }
         if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
         if (slot) m->law->visit_ops[slot - 1] = -1;
+        if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
+            while (k < m->n_due && m->due[k].slot == slot) k++;
+            continue;
+        }
         if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
@@ -387,5 +391,60 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     else
         memob_arrays_free(&maker.arrays);
     if (status) memob_law_free(law);
+    return status;
+}
+
+/* --- for laws that are made once --- */
+
+/* The touches of a cell so far, as a node of a tree; its next touch leads to another node. */
+typedef struct memoi_cell_path {
+    int32_t ops[2], next[2]; /* by an operation that reads, or writes: the latest, and its node */
+} memoi_cell_path;
+
+/* The node behind a path's next touch.  Nodes are numbered as they are made. */
+MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op, int32_t writes,
+                                int32_t* n_paths) {
+    memoi_cell_path* p = &paths[path];
+    if (p->ops[writes] != op) {
+        p->ops[writes] = op;
+        p->next[writes] = (*n_paths)++;
+    }
+    return p->next[writes];
+}
+
+/* Cells that the same operations touch in the same way become one; waits and times stay the same.
+ * Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_law_join_cells(memob_law* law, memo_error* error) {
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
+    int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
+    int32_t* cell_of = MEMOB_ARRAY(&arrays, int32_t, (int64_t)law->n_touches + 1);
+    int32_t n_paths = 1, n_cells = 0, n_touches = 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 1; k <= law->n_ops && !arrays.failed; k++)
+        for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
+            const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
+            path_of[touch >> 1] =
+                memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
+        }
+
+    /* The first of those with the same path stays. */
+    for (int32_t k = 0; k < law->n_ops && !arrays.failed; k++) {
+        memob_op* op = &law->ops[k];
+        const int32_t first = op->first_touch, end = first + op->n_touches;
+        op->first_touch = n_touches;
+        for (int32_t i = first; i < end; i++) {
+            const int32_t touch = law->touches[i], path = path_of[touch >> 1];
+            if (!cell_of[path]) cell_of[path] = ++n_cells;
+            if (paths[path].next[touch & 1] == -1 - k) continue;
+            paths[path].next[touch & 1] = -1 - k;
+            law->touches[n_touches++] = 2 * (cell_of[path] - 1) + (touch & 1);
+        }
+        op->n_touches = n_touches - op->first_touch;
+    }
+    law->n_touches = n_touches;
+    law->n_cells = n_cells;
+    if (arrays.failed) status = memob_no_memory(error, "the cells of a step");
+    memob_arrays_free(&arrays);
     return status;
 }

@@ -60,8 +60,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
-    if (has_file) memoi_states_describe_spill(states);
-    if (e->status || is_dry) return e->status;
+    if (is_dry) return status;
     if (sizes->host_bytes) memset(e->host_memory, 0, (size_t)sizes->host_bytes);
     if (has_file)
         status = memob_spill_create(
@@ -132,7 +131,7 @@ MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t i
 
 /* Copies an item, or writes or reads the file. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[3 * (int64_t)item];
+    const int64_t *offsets = &states->offsets[4 * (int64_t)item], n_bytes = offsets[3];
     const int is_spilled = states->items.items[item].file >= 0;
     const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
     memob_engine* e = &states->sink.engine;
@@ -142,9 +141,10 @@ MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
     }
     if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
         memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
-                          offsets[1], states->states[item % states->n_states].size_bytes);
+                          offsets[1], n_bytes);
     else
-        memob_engine_use_file(e, 2 * (int64_t)item + is_back);
+        memob_engine_use_file(e, 2 * (int64_t)item + is_back, !is_back, offsets[1], offsets[2],
+                              memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
     if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
     if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
         states->is_newer[item] = 0;
@@ -154,15 +154,14 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t number;
-    int32_t i = 0;
-    while (i < op->n_parts && !memoi_states_moves(states, op->kind, parts[i].item)) i++;
-    if (sink->engine.status || i == op->n_parts) return;
-    number = memoi_sink_begin(sink, k);
-    for (; i < op->n_parts && !sink->engine.status; i++)
-        if (memoi_states_moves(states, op->kind, parts[i].item))
-            memoi_states_copy(states, op->kind, parts[i].item);
-    memoi_sink_end(sink, k, number);
+    int64_t number = 0;
+    int32_t n_moved = 0;
+    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
+        if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
+        if (!n_moved++) number = memoi_sink_begin(sink, k);
+        memoi_states_copy(states, op->kind, parts[i].item);
+    }
+    if (n_moved) memoi_sink_end(sink, k, number);
 }
 
 /* The copies up to the next visit. */
@@ -232,9 +231,10 @@ MEMOI void memoi_states_close(memob_states* states) {
     states->is_visiting = 0;
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
         const memob_use* use = &it->uses[u];
-        if (use->is_on_host && use->how != MEMOB_USE_READ)
+        if (use->how == MEMOB_USE_READ) continue;
+        if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
-        else if (memoi_use_changes(use))
+        else
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
@@ -501,70 +501,81 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- both engines --- */
 
-/* What a step of a layer brings and releases, and with it the engine's first and last layer.
- * visit: called with user for each. */
-MEMOI void memob_states_turn(void (*visit)(void*, int32_t, int32_t, int), void* user,
-                             int32_t n_layers, int32_t n_slices, int is_forward_only,
-                             int is_backward, int32_t step, int is_end) {
-    const int32_t layer = step / n_slices + 1, last = n_layers + 1;
+/* What a step of a layer brings and releases, and with it the engine's first and last layer. */
+MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
+                                    int32_t n_slices, int is_forward_only, int is_backward,
+                                    int32_t step, int is_end, memo_error* error) {
+    const int32_t layer = step / n_slices + 1, last = states->n_layers - 1;
     const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const int32_t of = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
-    if (step % n_slices != turning) return;
-    if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
-    if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
-    visit(user, of, layer, is_end);
-    if (!is_end && is_backward && layer == 1) visit(user, of, 0, 0);
-    if (!is_end || is_backward || layer < n_layers) return;
-    visit(user, of, last, 0);
-    if (is_forward_only) return;
-    visit(user, of, last, 1);
-    visit(user, MEMOB_BACKWARD, last, 0);
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    const int is_first = layer == 1, is_last = layer == last - 1;
+    memo_status status = MEMO_STATUS_OK;
+    if (step % n_slices != turning) return status;
+    if (is_end && (is_backward ? is_last : is_first))
+        status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
+    if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
+    if (!status && !is_end && is_backward && is_first)
+        status = memob_states_visit(states, t, pass, 0, 0, error);
+
+    /* LAST behind the last layer. */
+    if (status || !is_end || is_backward || !is_last) return status;
+    status = memob_states_visit(states, t, pass, last, 0, error);
+    if (status || is_forward_only) return status;
+    status = memob_states_visit(states, t, pass, last, 1, error);
+    return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A step as the engines and the trainer go through it.  NULL: without states. */
+/* A step as the engines and the trainer go through it. */
 typedef struct memob_walk {
     const memob_swap_placement* order;
-    const memob_states* states;
+    memob_states* states; /* NULL: none */
+    const memob_states_trainer* trainer;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*layer)(void* user, int32_t pass, int32_t layer, int is_end);
-    void (*compute)(void* user, int32_t k); /* visit k */
+    void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
     void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
 
+MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
+    const memob_visit* visit = &w->order->visits[k];
+    if (!w->states) return MEMO_STATUS_OK;
+    return memob_states_turn(w->states, w->trainer, w->order->n_slices, 0, visit->pass,
+                             visit->layer, is_end, error);
+}
+
 /* A micro-batch, or all that are in flight. */
-MEMOI void memob_walk_batch(const memob_walk* w) {
+MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
-    const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
-    if (w->states) w->layer(w->user, MEMOB_FORWARD, 0, 0);
-    for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
-        if (visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
+    memo_status status = MEMO_STATUS_OK;
+    if (w->states) status = memob_states_set_batch(w->states, is_last, 0, error);
+    if (w->states && !status)
+        status = memob_states_visit(w->states, w->trainer, MEMOB_FORWARD, 0, 0, error);
+    for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
             w->between(w->user, k / order->n_forwards);
-        if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
-                              0);
+        status = memoi_walk_turn(w, k, 0, error);
+        if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        if (w->states)
-            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->pass, visit->layer,
-                              1);
+        status = memoi_walk_turn(w, k, 1, error);
     }
-    if (w->states) w->layer(w->user, MEMOB_BACKWARD, 0, 1);
+    if (!w->states || status) return status;
+    return memob_states_visit(w->states, w->trainer, MEMOB_BACKWARD, 0, 1, error);
 }
 
 /* The update after the last micro-batch of a step. */
-MEMOI void memob_walk_update(const memob_walk* w, memob_states* states) {
+MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
+    memob_states* states = w->states;
+    memo_status status = MEMO_STATUS_OK;
     if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!states || !memob_states_is_due(states)) return;
-    for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
-        w->layer(w->user, MEMOB_UPDATE, layer, 0);
-        w->layer(w->user, MEMOB_UPDATE, layer, 1);
-    }
+    if (!states || !memob_states_is_due(states)) return status;
+    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
+        status = memob_states_visit(states, w->trainer, MEMOB_UPDATE, k / 2, k % 2, error);
+    return status;
 }
 
 /* --- from and to the caller --- */
@@ -574,12 +585,12 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
+    const int64_t* offsets = memoi_states_offsets(states, layer, state);
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    op = e->spill_ops[memoi_states_spill_op(states, layer, state) + is_read];
-    op.address += begin;
-    op.offset += begin;
-    op.n_bytes = memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT);
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
+                        offsets[2] + begin,
+                        memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
 

@@ -154,7 +154,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
             if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
-            it->lists[it->n_lists++] = next;
+            it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
             it->table_of[list][next] = it->n_lists / 3;
         }
 }
@@ -226,11 +226,10 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t begin = states->offsets[3 * (int64_t)i + tier];
-        const int64_t n_bytes = states->states[i % states->n_states].size_bytes;
+        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
         if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(begin, 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(begin + n_bytes, 2 * (int64_t)i + 1);
+        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */

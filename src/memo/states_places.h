@@ -103,8 +103,8 @@ typedef struct memob_states {
     void* user;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
-    int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
-                                    spilled: in the file, and in a place on the host */
+    int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
+                                    spilled: in the file, and in a place on the host; bytes */
     memob_states_sizes sizes;
     memob_states_items items;
 
@@ -159,7 +159,7 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
 
 MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
+    return &states->offsets[4 * ((int64_t)layer * states->n_states + state)];
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -194,6 +194,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             offsets[0] = is_streamed ? in_place[0] : stays[0];
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
+            offsets[3] = size_bytes;
             stays[tier] += is_spilled ? in_file : bytes;
             if (is_streamed && !is_hosted) in_place[0] += bytes;
             if (is_spilled) in_place[1] += in_file;
@@ -226,26 +227,6 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->device_bytes = stays[0] + area[0];
     sizes->host_bytes = stays[1] + area[1];
     sizes->spill_bytes = stays[2];
-}
-
-/* The write of a spilled state; the read follows it. */
-MEMOI int64_t memoi_states_spill_op(const memob_states* states, int32_t layer, int32_t state) {
-    return 2 * ((int64_t)layer * states->n_states + state);
-}
-
-/* The write and the read of each spilled state. */
-MEMOI void memoi_states_describe_spill(memob_states* states) {
-    memob_engine* e = &states->sink.engine;
-    for (int32_t l = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t* offsets = memoi_states_offsets(states, l, s);
-            memob_spill_op* ops = &e->spill_ops[memoi_states_spill_op(states, l, s)];
-            for (int32_t is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
-                memob_spill_op_init(
-                    &ops[is_read], &e->file, !is_read,
-                    e->host_memory ? e->host_memory + offsets[1] : NULL, offsets[2],
-                    memob_align_up(states->states[s].size_bytes, MEMOB_SPILL_ALIGNMENT));
-        }
 }
 
 MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
@@ -295,7 +276,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
-        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
+        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
     if (desc->update_host)
         states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
@@ -325,10 +306,9 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op,
-                                   memoi_states_spill_op(states, desc->n_layers, 0));
+        e->spill_ops =
+            MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
-        memoi_states_describe_spill(states);
     }
     return MEMO_STATUS_OK;
 }

@@ -18,8 +18,8 @@
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
     memob_swap_items items;
-    int64_t* room_bytes; /* (n_layers): of each room in the file */
-    int32_t* waited;     /* (n_visits): the visit waited, and its marks are recorded */
+    int64_t* rooms;  /* (n_layers + 1): where each begins in the file */
+    int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
@@ -82,32 +82,6 @@ MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
 }
 
-/* Fills in the writes and reads of the file.  Steps lie in the file in the
- * order of their rooms. */
-MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
-    memob_engine* e = &swap->sink.engine;
-    const memob_law* law = &swap->sink.law;
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int is_read = law->ops[k].kind == MEMOB_OP_READ;
-        const memob_part* part;
-        int64_t file_begin = 0, room;
-        if (!is_read && law->ops[k].kind != MEMOB_OP_WRITE) continue;
-        part = &law->parts[law->ops[k].first_part];
-        room = is_read ? part->from : part->to;
-        for (int64_t r = 0; r < room; r++) file_begin += swap->room_bytes[r];
-        MEMO_ASSERT(swap->room_bytes[room] ==
-                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes);
-        memob_spill_op_init(&e->spill_ops[k], &e->file, !is_read,
-                            e->host_memory +
-                                memoi_swap_place_begin(swap, is_read ? part->to : part->from),
-                            file_begin, swap->room_bytes[room]);
-    }
-    /* Bytes that no copy fills are written too, so initialize them. */
-    if (e->file.fd >= 0)
-        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
-               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
-}
-
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
@@ -135,7 +109,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->room_bytes = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers);
+    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -146,11 +120,16 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
-                         swap->room_bytes);
+                         swap->rooms + 1);
+    for (int32_t r = 0; r < swap->placement.n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
-    if (!status) memoi_swap_describe_spill(swap);
+
+    /* Bytes that no copy fills are written too, so initialize them. */
+    if (!status && e->file.fd >= 0)
+        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
+               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
     return status;
 }
 
@@ -319,17 +298,30 @@ MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swa
     return n_bytes;
 }
 
+/* Enqueues a write or read of the file: of a place on the host, and a room there. */
+MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
+    const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
+    const memob_part* part = &swap->sink.law.parts[swap->sink.law.ops[k].first_part];
+    const int64_t room = is_read ? part->from : part->to;
+    const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
+    MEMO_ASSERT(n_bytes > 0 &&
+                n_bytes ==
+                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
+    memob_engine_use_file(&swap->sink.engine, k, !is_read,
+                          memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+                          swap->rooms[room], n_bytes);
+}
+
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     int64_t number;
-    MEMO_ASSERT(!is_file || swap->sink.engine.spill_ops[k].n_bytes > 0); /* 5 */
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
     number = memoi_sink_begin(&swap->sink, k);
     if (is_file)
-        memob_engine_use_file(&swap->sink.engine, k);
+        memoi_swap_use_file(swap, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
     memoi_sink_end(&swap->sink, k, number);

@@ -13,8 +13,10 @@ typedef struct memoi_profiler {
     memo_event events[2]; /* the engine's, which time a transfer */
     int64_t copy_bytes;   /* of the copy being measured */
     int64_t half_bytes;   /* the second half of both memories begins there */
-    memob_spill_op file_op;
-    int64_t n_beside; /* copies beside it */
+    memob_spill_op file_ops[2]; /* its write and its read */
+    int64_t file_bytes;         /* of each */
+    int32_t is_read;            /* the one being measured is */
+    int64_t n_beside;           /* copies beside it */
 } memoi_profiler;
 
 /* Sorts times; clocks of finite resolution may give one below 0. */
@@ -29,7 +31,7 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
     const int is_file = stream == MEMOB_STREAM_FILE;
-    const int32_t link = is_file ? MEMOB_STREAM_TO_DEVICE - p->file_op.is_write : stream;
+    const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
     const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
@@ -38,7 +40,9 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
             memob_engine_copy(e, link, begin, begin, p->copy_bytes);
-        if (is_file) memob_engine_use_file(e, 0);
+        if (is_file)
+            memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
+                                  p->file_bytes);
         memob_engine_record(e, stream, 1);
         if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
         if (!e->status)
@@ -95,14 +99,15 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
-    int64_t n_bytes = p->half_bytes;
     memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
     if (status) return status;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
-    if (bytes > 0 && bytes < (double)n_bytes)
-        n_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status = memob_spill_create(&e->file, directory, n_bytes, bytes_per_s, e->host_memory, error);
+    p->file_bytes = p->half_bytes;
+    if (bytes > 0 && bytes < (double)p->file_bytes)
+        p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
+    status =
+        memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory, error);
     memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
@@ -111,8 +116,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     for (int is_read = 0; is_read < 2 && !status; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
-        memob_spill_op_init(&p->file_op, &e->file, !is_read,
-                            e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
+        p->is_read = is_read;
         p->n_beside = 0;
         status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
@@ -121,7 +125,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
             status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
                                              error);
     }
-    profile->file.size_bytes = n_bytes;
+    profile->file.size_bytes = p->file_bytes;
     return status;
 }
 
@@ -157,7 +161,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     }
     e->events = p.events;
     e->n_events = 2;
-    e->spill_ops = &p.file_op;
+    e->spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
 

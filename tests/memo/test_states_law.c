@@ -148,25 +148,30 @@ static memo_status update(void* user, int32_t layer) {
     return MEMO_STATUS_OK;
 }
 
-static void turn(void* user, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = {update, NULL, user};
-    if (is_end && pass == MEMOB_FORWARD) use(pass, layer); /* it is still there */
-    if (p.engine->updates && is_end && memob_states_updates(p.engine))
-        use_late(layer, pass == MEMOB_UPDATE ? p.n_passes - 1 : -1);
-    CHECK(!memob_states_visit(p.engine, &trainer, pass, layer, is_end, &error));
-    if (!is_end && pass != MEMOB_UPDATE) use(pass, layer);
+static memo_status look(void* user, int32_t pass, int32_t layer, int is_end) {
+    (void)user;
+    if (pass != MEMOB_UPDATE && (!is_end || pass == MEMOB_FORWARD)) use(pass, layer);
+    if (pass == MEMOB_UPDATE && p.engine->updates && !is_end)
+        use_late(layer, p.engine->list == MEMOB_STATES_UPDATE ? p.n_passes - 1 : -1);
+    return MEMO_STATUS_OK;
+}
+static const memob_states_trainer trainer = {update, look, NULL};
+
+static void visit(int32_t pass, int32_t layer, int is_end) {
+    CHECK_OK(memob_states_visit(p.engine, &trainer, pass, layer, is_end, &error));
 }
 
 static void run_batch(int is_last, int is_forward_only) {
     const int32_t n = p.desc.n_layers - 2;
     CHECK(!memob_states_set_batch(p.engine, is_last, is_forward_only, &error));
-    turn(NULL, MEMOB_FORWARD, 0, 0);
+    visit(MEMOB_FORWARD, 0, 0);
     for (int k = 0; k < 2 * n; k++)
-        memob_states_turn(turn, NULL, n, 1, is_forward_only, 0, k / 2, k % 2);
+        CHECK_OK(
+            memob_states_turn(p.engine, &trainer, 1, is_forward_only, 0, k / 2, k % 2, &error));
     for (int k = 2 * n - 1; k >= 0 && !is_forward_only; k--)
-        memob_states_turn(turn, NULL, n, 1, 0, 1, k / 2, k % 2 == 0);
-    turn(NULL, is_forward_only ? MEMOB_FORWARD : MEMOB_BACKWARD,
-         is_forward_only ? p.desc.n_layers - 1 : 0, 1);
+        CHECK_OK(memob_states_turn(p.engine, &trainer, 1, 0, 1, k / 2, k % 2 == 0, &error));
+    visit(is_forward_only ? MEMOB_FORWARD : MEMOB_BACKWARD,
+          is_forward_only ? p.desc.n_layers - 1 : 0, 1);
 }
 
 /* A pass of updates, behind what the trainer computes from all gradients. */
@@ -174,7 +179,7 @@ static void run_updates(void) {
     compute(hand_over, &p.n_passes, sizeof p.n_passes);
     p.n_passes++;
     CHECK(p.n_passes <= PASSES_MAX);
-    for (int32_t k = 0; k < 2 * p.desc.n_layers; k++) turn(NULL, MEMOB_UPDATE, k / 2, k % 2);
+    for (int32_t k = 0; k < 2 * p.desc.n_layers; k++) visit(MEMOB_UPDATE, k / 2, k % 2);
 }
 
 static void transfer(int32_t layer, int32_t s, int is_out) {

@@ -110,11 +110,6 @@ MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
                     c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
-MEMOI void memoi_rows_visit(void* clock, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = {memoi_rows_update, NULL, clock};
-    (void)memob_states_visit(((memoi_rows_clock*)clock)->states, &trainer, pass, layer, is_end,
-                             NULL);
-}
 
 /* --- the law of the rows --- */
 
@@ -229,8 +224,7 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
     const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
     const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
     c->now.late_s = 0;
-    if (c->states) (void)memob_states_set_batch(c->states, is_last, 0, NULL);
-    memob_walk_batch(walk);
+    (void)memob_walk_batch(walk, is_last, NULL);
     pace->compute_s = c->now.time_s[0] - begin_s;
     pace->stall_s = c->now.stall_s - stalled_s;
     pace->late_s = c->now.late_s;
@@ -260,7 +254,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
     pace.stall_s = c->now.stall_s;
-    memob_walk_update(walk, c->states);
+    (void)memob_walk_update(walk, NULL);
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
@@ -292,8 +286,9 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
+    const memob_states_trainer trainer = {memoi_rows_update, NULL, c};
     const memob_walk walk = {
-        &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
+        &c->order,          c->states, &trainer, memoi_rows_turn, memoi_rows_compute_visit,
         memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;

@@ -180,8 +180,7 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int is_end) {
-    memo_session* s = (memo_session*)session;
+MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
     if (s->error.status) return;
     (void)memoi_session_is_ok(
@@ -189,9 +188,11 @@ MEMOI void memoi_session_visit(void* session, int32_t pass, int32_t layer, int i
 }
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    if (s->states)
-        memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
-                          s->batch.is_forward_only, is_backward, step, is_end);
+    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    if (s->states && !s->error.status)
+        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
+                                                       s->batch.is_forward_only, is_backward, step,
+                                                       is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
