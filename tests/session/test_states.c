@@ -319,8 +319,8 @@ TEST(planning_again_keeps_every_bit) {
     }
     printf("# %lld sessions planned again, %lld moved states, %lld other rows, %lld did not plan\n",
            (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
-    CHECK_CASE(n_again > n / 2 && n_moved > n / 12 && n_other > n / 8, "%lld, %lld, %lld, %lld",
-               (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
+    CHECK(n_again > n / 2);
+    CHECK(n < 100 || (n_moved > n / 12 && n_other > n / 8));
 }
 
 /* With the least device memory or more, in which the session's bytes are all that there is. */
@@ -463,8 +463,7 @@ static void random_times(trainer* t, timed* times) {
 }
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
-    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0,
-            n = memo_test_cases(12, 10000);
+    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
     int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}; /* pass, fused, deferred */
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -524,9 +523,10 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         worst, (long long)n_streamed, (long long)n_at[MEMO_UPDATE_PASS],
         (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
         (long long)n_host, (long long)n_sliced, (long long)n_spilled);
-    CHECK(n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12);
+    CHECK_IS(n_streamed, >, n / 4);
     CHECK(n < 1000 ||
-          (n_host > n / 20 && n_at[1] > n / 20 && n_at[2] > n / 20 && n_at[3] > n / 20));
+          (n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12 && n_host > n / 20 &&
+           n_at[1] > n / 20 && n_at[2] > n / 20 && n_at[3] > n / 20));
 }
 
 /* The least of each budget and what keeps everything, for random budgets between the two. */
@@ -904,8 +904,8 @@ TEST(a_fault_in_a_session_loses_no_state) {
             n_failed += status != MEMO_STATUS_OK;
         }
     }
-    CHECK_CASE(n_failed > 20 * n && n_halved > n, "%lld failed, %lld in updates", (long long)n_failed,
-               (long long)n_halved);
+    CHECK_CASE(n_failed > 20 * n && n_halved > n, "%lld failed, %lld in updates",
+               (long long)n_failed, (long long)n_halved);
 }
 
 /* Three steps, whose updates are deferred, then all states. */
@@ -968,8 +968,9 @@ TEST(a_fault_in_a_deferred_update_is_told) {
             memo_session_destroy(s);
         }
     }
-    CHECK_CASE(n_failed > 20 * n && n_halved > 2 * n && n_whole > 2 * n, "%lld failed, %lld halved, %lld whole",
-               (long long)n_failed, (long long)n_halved, (long long)n_whole);
+    CHECK_CASE(n_failed > 20 * n && n_halved > 2 * n && n_whole > 2 * n,
+               "%lld failed, %lld halved, %lld whole", (long long)n_failed, (long long)n_halved,
+               (long long)n_whole);
 }
 
 /* Steps from *step on, which begin with words; after each step words are its states. */
