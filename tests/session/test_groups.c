@@ -200,7 +200,7 @@ static memo_step_plan* plan_group(trainer* t, const timed* times, int32_t n_grou
 /* The shorter of the steps, by prediction; one micro-batch at a time where nothing travels, or
  * where the host has no room for the rows of more. */
 TEST(the_planner_groups_if_that_is_faster) {
-    const int n = memo_test_cases(8);
+    const int n = memo_test_cases(8, 8);
     int n_grouped = 0, n_single = 0;
     for (int i = 0; i < n; i++) {
         static const int32_t groups[] = {1, 2, 4};
