@@ -821,7 +821,7 @@ typedef struct memo_session_desc {
      * bytes for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes
      * more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
-    memo_log log; /* a line for each phase */
+    memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
@@ -6313,7 +6313,7 @@ typedef struct memoi_checked {
     uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
-    int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
@@ -7576,13 +7576,21 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
+/* The log that MEMO_CHECK gives a program without one. */
+MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
+    (void)fprintf(stderr, "%s\n", line);
+}
+
 /* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
     s->desc = *desc;
-    s->desc.is_checked |= check && *check && strcmp(check, "0");
+    if (check && *check && strcmp(check, "0")) {
+        s->desc.is_checked = 1;
+        if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
+    }
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
@@ -8264,8 +8272,11 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
+/* Logs what this plan has passed, because silence may mean that nothing was checked. */
 MEMOI void memoi_checked_destroy(memo_session* s) {
     memoi_checked* c = &s->checked;
+    if (c->slots && c->n_trained)
+        memoi_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -9298,7 +9309,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -11935,23 +11946,6 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
     return status ? status : freed;
 }
 
-/* The trainer's own number of all that its update reads; 0: it has none. */
-MEMOI double memoi_session_norm(const memo_session_desc* desc) {
-    return desc->norm ? desc->norm(desc->user) : 0;
-}
-/* Does it still have its value from before runs that are no training? */
-MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
-                                           memo_error* error) {
-    const double now = memoi_session_norm(desc);
-    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
-        "again that they had before; list what else a micro-batch changes and the update "
-        "reads, or let norm be the same for the same bytes",
-        before, now);
-}
-
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
     const memo_session_desc* desc;
@@ -12066,19 +12060,31 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
     v->expected = found;
 }
 
-/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
+/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
+ * trainer's norm must have its value again afterwards. */
 MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
-    const double norm = memoi_session_norm(v->desc);
+    const memo_session_desc* desc = v->desc;
+    const double before = desc->norm ? desc->norm(desc->user) : 0;
     memo_status status, saved, given = MEMO_STATUS_OK;
-    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 1);
+    if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (!saved) given = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
-    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 0);
-    if (!status && !given) given = memoi_session_check_norm(v->desc, norm, error);
+    if (desc->verifying) desc->verifying(desc->user, s, 0);
+
+    if (!status && !given && desc->norm) {
+        const double now = desc->norm(desc->user);
+        if (memcmp(&before, &now, sizeof now) != 0)
+            given = MEMOB_INVALID(
+                error,
+                "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
+                "the bytes again that they had before; list what else a micro-batch changes and "
+                "the update reads, or let norm be the same for the same bytes",
+                before, now);
+    }
     return status ? status : given;
 }
 
@@ -12087,6 +12093,8 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
+    if (!status && is_twice && !desc->norm)
+        memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
     if (!status) status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);

@@ -350,7 +350,7 @@ typedef struct memoi_checked {
     uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
-    int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
