@@ -1154,12 +1154,12 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000,   /* at most in the exact search, which is as deep as the items */
-    MEMOI_GREEDY_ITEMS = 100000, /* at most in all runs of greedy at once, else one in each round */
-    MEMOI_CLOCK = 64,            /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,            /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,             /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
+    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else two in each round */
+    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
 };
 
 /* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
@@ -2325,7 +2325,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
+    if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
+        (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;
@@ -4027,22 +4028,25 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else one in each round. */
+/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
         loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
+    const int first = is_large ? 2 * loop->round : 0;
+    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
-        (loop->round == 0 || is_large))
-        status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
-                                    loop->best, error);
+    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
+        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
+                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+                                    &loop->effort->clock, loop->best, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }
