@@ -637,10 +637,9 @@ typedef struct memo_latent {
  * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
  * rank that holds the rows.
  *
- * A rank may split the heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
- * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read these.
- * With G > n and ring degree 1, consecutive groups share the query heads of a key head: k and v
- * arrive with the first, and d_k and d_v leave with the last.  The exchanges run on a stream of the
+ * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of rank
+ * u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups read
+ * travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream of the
  * engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0 leaves, 2
  * arrives, 1 leaves.
  *
@@ -1424,13 +1423,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  * sum is the sender's, in an order that the sender fixes.
  *
  * A dispatch is one group of messages, straight from place to place: one for each expert and
- * sender, none for 0 rows.  Rows that stay on their rank are copied.  Counts of rows are known
- * after routing:
- *
- *   memo_experts_route     the numbers of all ranks travel, and the host waits for the stream once
- *   memo_experts_declare   each rank sends `capacity` rows to each expert: nothing travels, and the
- *                          host does not wait.  Kernels learn how many of these rows hold a token
- *                          by a dispatch of one I32 element for each expert (capacity 1). */
+ * sender, none for 0 rows.  Rows that stay on their rank are copied. */
 
 typedef struct memo_experts_desc {
     const memo_device* device;
@@ -1458,15 +1451,12 @@ MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_exp
                                          memo_error* error);
 MEMO_API void memo_experts_destroy(memo_experts* experts);
 
-/* A pass that waits for the stream.  counts (n_experts), in device memory: the rows that this rank
- * sends to each expert.  Errors, the same on all ranks, which can then route again:
- * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
- * max_received). */
+/* A pass that waits for the stream, and in which the numbers of all ranks travel.  counts
+ * (n_experts), in device memory: the rows that this rank sends to each expert.  Errors, the same on
+ * all ranks, which can then route again: INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE
+ * (a rank would receive more than max_received). */
 MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
-/* Sets the routing to equal counts, independently, with these errors. */
-MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
-                                          memo_routing* routing, memo_error* error);
 /* Passes, with equal row_elements and type on all ranks. */
 MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
@@ -1480,12 +1470,7 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
  * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
  * is causal within documents, which may have parents, and has a window if the desc has one.  The
  * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
- *
- *     memo_sequence_create(&desc, &sequence, error);
- *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
- *                     memo_sequence_get_positions(sequence, positions);   // of the rank's rows
- *                     for each layer: memo_sequence_attend(sequence, layer, q, k, v, out, error);
- *     memo_sequence_destroy(sequence); */
+ * The head of this file has an example. */
 
 typedef struct memo_sequence_desc {
     const memo_device* device;
@@ -4541,7 +4526,7 @@ typedef struct memoi_shape {
     int32_t n_groups;       /* of the heads of each rank */
     int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
-    int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t is_replicated; /* several ranks, or groups, need the same key head */
     int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
@@ -4563,53 +4548,12 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
- * these.  With more groups than key heads, consecutive groups share the query heads of a key head;
- * not in a ring, where keys would go round again for each group. */
+/* The heads of a rank; or of its group, as if each group of each rank were a rank. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    const int64_t n_groups = shape->n_groups, g = shape->group;
-    const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
-    const int shares = shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv;
-    memo_ulysses_heads heads = all;
-    int64_t begin, end, first, n_sharing, n_q;
-    if (g < 0) return all;
-    begin = g * all.n_kv / n_groups;
-    end = shares ? begin + 1 : (g + 1) * all.n_kv / n_groups;
-    heads.first_kv = all.first_kv + (int32_t)begin;
-    heads.n_kv = (int32_t)(end - begin);
-    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
-    heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
-    if (!heads.n_kv) heads.n_q = 0;
-    if (!shares) return heads;
-
-    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
-     * heads. */
-    first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
-    n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
-    n_q = heads.n_q;
-    begin = ((g - first) * n_q + n_sharing - 1) / n_sharing; /* rounded up */
-    end = ((g - first + 1) * n_q + n_sharing - 1) / n_sharing;
-    heads.first_q += (int32_t)begin;
-    heads.n_q = (int32_t)(end - begin);
-    if (!heads.n_q) heads.n_kv = 0;
-    return heads;
-}
-
-/* What an exchange moves: keys and values arrive with the first query heads that read them;
- * gradients of keys and values leave with the last query heads. */
-enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
-
-MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
-    const memo_ulysses_heads heads = memoi_shape_heads_of(shape, rank);
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, end = heads.first_q + heads.n_q;
-    if (!heads.n_q || what == MEMOI_MOVES_Q) return heads.n_q > 0;
-    return what == MEMOI_MOVES_KV ? heads.first_q == all.first_q || heads.first_q % ratio == 0
-                                  : end == all.first_q + all.n_q || end % ratio == 0;
+    const int32_t n = shape->group < 0 ? 1 : shape->n_groups,
+                  g = shape->group < 0 ? 0 : shape->group;
+    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses * n,
+                                   rank * n + g);
 }
 
 /* The caller's mask with the tokens and documents of the shardings. */
@@ -4651,7 +4595,6 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
-    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
@@ -5935,11 +5878,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    /* An earlier group may have begun the gradients of these keys. */
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward &&
-                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    const int begins_kv =
+        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
@@ -6586,6 +6527,23 @@ MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_grou
     return (int32_t)memob_min(ulysses_groups, n_groups);
 }
 
+/* The shape of one group of heads. */
+MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
+    return part;
+}
+
+MEMOI int memoi_desc_is_replicated(const memoi_shape* shape) {
+    int64_t n = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        n += memoi_ulysses_heads_needed(&group, 1);
+    }
+    return n > shape->n_kv_heads;
+}
+
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
@@ -6624,18 +6582,10 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->group = -1;
     shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
+    shape->is_replicated = memoi_desc_is_replicated(shape);
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
-}
-
-/* The shape of one group of heads. */
-MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
-    memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
-    return part;
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
@@ -6655,9 +6605,9 @@ MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
         n_q += part.heads.n_q;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
-            largest.needed[what > 0] =
-                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
+        for (int32_t is_kv = 0; is_kv < 2; is_kv++)
+            largest.needed[is_kv] =
+                memob_max(largest.needed[is_kv], memoi_ulysses_heads_needed(&part, is_kv));
     }
     MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;
@@ -6698,15 +6648,13 @@ MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
+/* q, k and v by heads, in this order. */
 MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
                                      char** q, char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
     *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            kv[is_v] =
-                memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
@@ -7247,7 +7195,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     for (int32_t earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
         memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+        n_arrived += part.heads.n_q > 0;
     }
     if (!walk->shape->sends_again) return;
 
@@ -7263,12 +7211,11 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
     const memoi_buffers* b = &walk->buffers;
-    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
-    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
-    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
-    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
-                                   shape->type};
-    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
+    const memoi_exchanged q = {"q to heads", 0, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", 1, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
+    const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -7359,11 +7306,8 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
     /* Gradients of replicas are summed before they are rounded. */
     const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
-    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
-    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    memoi_hybrid_result result = {{names[k], i > 0, sizes[k], type}, computed[k], rows[k]};
     void* to;
-    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
-        return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 
@@ -8855,14 +8799,6 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
     if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
     if (status) return status;
     memcpy(routing->counts, x->on_host, (size_t)n_bytes);
-    return memoi_experts_count(x, routing, error);
-}
-
-memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
-                                 memo_error* error) {
-    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
-    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
-        routing->counts[i] = capacity;
     return memoi_experts_count(x, routing, error);
 }
 

@@ -117,14 +117,6 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
     return memoi_experts_count(x, routing, error);
 }
 
-memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
-                                 memo_error* error) {
-    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
-    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
-        routing->counts[i] = capacity;
-    return memoi_experts_count(x, routing, error);
-}
-
 /* --- rows --- */
 
 /* A block of rows that one rank sends to one expert: sorted is in the sender's order, placed in the

@@ -36,15 +36,13 @@ MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
+/* q, k and v by heads, in this order. */
 MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
                                      char** q, char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
     *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            kv[is_v] =
-                memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */

@@ -136,6 +136,23 @@ MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_grou
     return (int32_t)memob_min(ulysses_groups, n_groups);
 }
 
+/* The shape of one group of heads. */
+MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
+    return part;
+}
+
+MEMOI int memoi_desc_is_replicated(const memoi_shape* shape) {
+    int64_t n = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        n += memoi_ulysses_heads_needed(&group, 1);
+    }
+    return n > shape->n_kv_heads;
+}
+
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
@@ -174,18 +191,10 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->group = -1;
     shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
+    shape->is_replicated = memoi_desc_is_replicated(shape);
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
-}
-
-/* The shape of one group of heads. */
-MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
-    memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
-    return part;
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
@@ -205,9 +214,9 @@ MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
         n_q += part.heads.n_q;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
-            largest.needed[what > 0] =
-                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
+        for (int32_t is_kv = 0; is_kv < 2; is_kv++)
+            largest.needed[is_kv] =
+                memob_max(largest.needed[is_kv], memoi_ulysses_heads_needed(&part, is_kv));
     }
     MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;

@@ -371,7 +371,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     for (int32_t earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
         memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+        n_arrived += part.heads.n_q > 0;
     }
     if (!walk->shape->sends_again) return;
 
@@ -387,12 +387,11 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
     const memoi_buffers* b = &walk->buffers;
-    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
-    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
-    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
-    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
-                                   shape->type};
-    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
+    const memoi_exchanged q = {"q to heads", 0, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", 1, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
+    const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -483,11 +482,8 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
     /* Gradients of replicas are summed before they are rounded. */
     const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
-    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
-    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    memoi_hybrid_result result = {{names[k], i > 0, sizes[k], type}, computed[k], rows[k]};
     void* to;
-    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
-        return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 

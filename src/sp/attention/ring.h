@@ -377,11 +377,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    /* An earlier group may have begun the gradients of these keys. */
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward &&
-                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    const int begins_kv =
+        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
