@@ -119,7 +119,7 @@ typedef enum memo_collective {
 
 #define MEMO_LABEL_FIELDS 14
 
-/* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
+/* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
  * labels of every message and collective.  Otherwise they are compared where is_first is set, on
@@ -750,7 +750,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
      * of another.  Scratch memory holds one group; what arrives during another group exists twice.
-     * At most as many groups are made as some rank has query heads, with a ring key heads. */
+     * At most as many groups are made as some rank has query heads. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -2936,17 +2936,14 @@ MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t
 MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
     const memoi_threads_rank* peer = &me->group->ranks[rank];
     memo_error error;
-    int is_lost = 0;
+    int is_gone, has_failed;
     if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
-    if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) {
-        snprintf(reason, 512, "it has destroyed its communicator");
-        is_lost = 1;
-    } else if (memo_device_status(peer->device, &error)) {
-        snprintf(reason, 512, "its device failed: %.400s", error.message);
-        is_lost = 1;
-    }
+    is_gone = __atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST);
+    has_failed = !is_gone && memo_device_status(peer->device, &error);
+    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
+    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
     memoi_threads_end_work(me, lane);
-    return is_lost;
+    return is_gone || has_failed;
 }
 
 /* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
@@ -2954,37 +2951,29 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
-    const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    char reason[512], what[MEMO_RANK_TEXT + 96];
     char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
+    snprintf(reason, sizeof reason, "within %g s", me->group->world->desc.timeout_s);
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
     /* Check again: the rank may have come, and left, before it was lost. */
     if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
 
     if (message) {
-        snprintf(where, sizeof where, "; rank %s %s", rank,
-                 is_send ? "sends to it" : "receives from it");
         snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
                  (long long)message->count, memo_type_name(message->type), rank,
                  is_send ? "sends" : "receives");
     } else { /* numbers of collectives say nothing of messages */
-        snprintf(where, sizeof where, " in %s; rank %s has started %u collectives", call, rank,
-                 n_started);
         snprintf(what, sizeof what, "arrive at %s", call);
         snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
                  __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
-                 n_started);
+                 __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED));
     }
-    if (is_lost)
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
-    else
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
-                           me->group->world->desc.timeout_s, started);
+    MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s %.450s%s",
+                       memoi_threads_rank_text(other, me, peer), me->table.name, what, reason,
+                       started);
 }
 
 /* Meets the other ranks in a call.  Returns 0 if the world has failed. */
@@ -4332,11 +4321,18 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
 
 /* --- messages --- */
 
-/* The label holds until the group ends. */
-MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
-                                    int64_t number) {
+/* Announces and opens a group of messages, "label number" or with number -1 "label".  The label
+ * holds until the group ends. */
+MEMOI void memoi_target_group_begin(memoi_target* target, int stream, memo_comm* comm,
+                                    const char* label, int32_t number, const memo_range* reads,
+                                    int64_t n_reads, const memo_range* writes, int64_t n_writes,
+                                    int64_t sent_bytes) {
+    char name[48];
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, number < 0 ? "%.32s" : "%.32s %d", label, (int)number);
+    memoi_target_announce(target, stream, name, reads, n_reads, writes, n_writes, sent_bytes);
     if (target->status) return; /* nothing would end the label */
-    memoi_comm_label(comm, target->agreed, 0, label, number);
+    memoi_comm_label(comm, target->agreed, 0, label, memob_max(number, 0));
     target->status = memo_group_begin(comm, target->error);
 }
 
@@ -4703,7 +4699,6 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
  * whole, if not NULL, holds the rows of a peer that has all heads. */
 MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
                                   const char* heads, const char* packed, const char* whole) {
-    memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
     for (int32_t step = 1; step < m->degree; step++) {
         const int32_t rows_step = to_heads ? step : -step;
         const int32_t heads_rank = memoi_ulysses_peer(m, -rows_step);
@@ -4733,7 +4728,8 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_announce(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
+    memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, reads, 2, &write, 1,
+                             m.to_heads_bytes);
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
@@ -4761,7 +4757,8 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     if (m.n_needed && x->n) { /* on any rank */
-        memoi_target_announce(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
+        memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, &read, 1, &write, 1,
+                                 m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
     if (sums && u->shape->group <= 0)
@@ -4855,7 +4852,7 @@ struct memo_exchange {
     int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
     memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
@@ -4887,7 +4884,7 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
     return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
-    return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + plan->distances[s]];
 }
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
@@ -5308,25 +5305,17 @@ MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
 }
 
 /* Steps with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
-    const int32_t rd = plan->shape.sharding.ring;
-    for (int32_t s = 2; s <= plan->last_step; s++)
-        for (int32_t i = s; i > 1; i--) {
-            int64_t n[2] = {0, 0};
-            int32_t* distances = plan->distances + i - 1;
-            const int32_t moved = distances[1];
-            for (int32_t r = 0; r < 2 * rd; r++)
-                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
-            if (n[1] >= n[0]) break;
-            distances[1] = distances[0];
-            distances[0] = moved;
-            for (int is_receive = 0; is_receive < 2; is_receive++) {
-                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
-                        moved_rows = rows[1];
-                rows[1] = rows[0];
-                rows[0] = moved_rows;
-            }
-        }
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step;
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++) {
+        order[i].index = plan->distances[1 + i];
+        for (int32_t r = 0; r < rd; r++) order[i].key += counts[order[i].index * rd + r];
+    }
+    if (!scratch->failed) memob_keyed_sort(order, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++)
+        plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
 MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
@@ -5370,14 +5359,15 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
-                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                    plan->n_rows[i * rd + s] += n_read;
                 }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    if (counts) memoi_exchange_sort_steps(plan, counts);
+    if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
+    plan->arrays.failed |= scratch.failed;
 
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,
@@ -6012,7 +6002,6 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
-    char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
     for (int i = first; i < end; i++) {
@@ -6038,10 +6027,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
+                             n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
@@ -6214,19 +6201,6 @@ MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_re
                                rows + b * all_bytes, peer);
 }
 
-/* Announces a crossing, and opens its group of messages. */
-MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
-                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                             int64_t n_writes, int64_t n_bytes) {
-    memoi_target* target = n->ring->target;
-    char name[40];
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
-                          n_bytes);
-    memoi_target_group_begin(target, n->comm, label, number);
-    n->n_crossed++;
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -6249,7 +6223,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
+                             out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
     for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
@@ -6304,8 +6280,10 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
-                      n_batch * n_out * row_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
+                             n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                             n_batch * n_out * row_bytes);
     memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
     memoi_nodes_messages(n, d, 1, in, n_in);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
@@ -6515,38 +6493,11 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
- * out would be empty, but take buffers. */
-MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
-    int64_t n_groups = 1;
-    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
-        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
-        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
-    }
-    return (int32_t)memob_min(ulysses_groups, n_groups);
-}
-
-/* The shape of one group of heads. */
-MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
-    memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
-    return part;
-}
-
-MEMOI int memoi_desc_is_replicated(const memoi_shape* shape) {
-    int64_t n = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        const memoi_shape group = memoi_desc_group_of(shape, g);
-        n += memoi_ulysses_heads_needed(&group, 1);
-    }
-    return n > shape->n_kv_heads;
-}
-
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
+    const int64_t n_q = desc->n_q_heads;
+    int64_t n_ranks = desc->sharding.ulysses;
     memo_status status = memoi_desc_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
@@ -6580,12 +6531,26 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->group = -1;
-    shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
+    shape->n_groups = 1;
+    if (desc->ulysses_groups &&
+        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
+        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_desc_is_replicated(shape);
+    n_ranks *= shape->n_groups;
+    for (int64_t r = 1; r < n_ranks;
+         r++) /* does a rank or group begin within those of a key head? */
+        shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
+}
+
+/* The shape of one group of heads. */
+MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
+    return part;
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
@@ -6829,9 +6794,8 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
  * Ulysses and the ring work. */
 
 struct memo_sp_attention {
+    memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
-    memo_attention attention;
-    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -6941,10 +6905,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         MEMOI_TARGET_EXCHANGED +
         (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->attention = desc->attention;
-    a->ring = desc->ring;
-    a->nodes = desc->nodes;
-    a->ulysses = desc->ulysses;
+    a->desc = *desc;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
@@ -7103,9 +7064,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
+    status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;
-    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_comm_meet(attention->desc.ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -7169,13 +7130,13 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     }
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
-    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.comm = a->desc.ulysses;
     walk->ulysses.staging = walk->buffers.staging;
-    walk->ring.comm = a->ring;
-    walk->ring.attention = &a->attention;
+    walk->ring.comm = a->desc.ring;
+    walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->desc.nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -8532,10 +8493,9 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
                                 memob_range_at(walk->s.own.m, with_m)};
     const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
                                  memob_range_at(walk->s.in.m, with_m)};
-    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
-                          writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
-    memoi_target_group_begin(target, desc->comm,
-                             walk->is_backward ? "scan backward" : "scan forward", d);
+    memoi_target_group_begin(target, MEMOI_TARGET_COMPUTE, desc->comm, "scan exchange", d, reads,
+                             sends + sends_m, writes, receives + receives_m,
+                             sends * b_bytes + sends_m * with_m);
     if (sends) memoi_scan_move(walk, &walk->s.own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
     if (receives)
         memoi_scan_move(walk, &walk->s.in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
@@ -8638,6 +8598,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     const int stream = MEMOI_TARGET_COMPUTE;
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
+    memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
+    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -8648,9 +8610,12 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
+    if (is_backward) {
+        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
+    }
 
-    memoi_target_group_begin(target, desc->comm,
-                             is_backward ? "scan halo backward" : "scan halo forward", 0);
+    memoi_target_group_begin(target, stream, desc->comm, "scan halo", -1, &own, 1, &others, 1, 0);
     for (r = 0; r < scan->n_ranks; r++) {
         if (memoi_scan_halo_rows(scan, r, scan->rank, &begin, &end))
             memoi_target_message(target, stream, desc->comm, is_backward,
@@ -8880,10 +8845,9 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     move.target.error = error;
     n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
-    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
-                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
-                          1, n_left);
-    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name, -1,
+                             is_back ? &at_expert : &at_sender, 1,
+                             is_back ? &at_sender : &at_expert, 1, n_left);
     memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;

@@ -195,10 +195,9 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     move.target.error = error;
     n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
-    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
-                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
-                          1, n_left);
-    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name, -1,
+                             is_back ? &at_expert : &at_sender, 1,
+                             is_back ? &at_sender : &at_expert, 1, n_left);
     memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;

@@ -258,10 +258,9 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
                                 memob_range_at(walk->s.own.m, with_m)};
     const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
                                  memob_range_at(walk->s.in.m, with_m)};
-    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
-                          writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
-    memoi_target_group_begin(target, desc->comm,
-                             walk->is_backward ? "scan backward" : "scan forward", d);
+    memoi_target_group_begin(target, MEMOI_TARGET_COMPUTE, desc->comm, "scan exchange", d, reads,
+                             sends + sends_m, writes, receives + receives_m,
+                             sends * b_bytes + sends_m * with_m);
     if (sends) memoi_scan_move(walk, &walk->s.own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
     if (receives)
         memoi_scan_move(walk, &walk->s.in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
@@ -364,6 +363,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     const int stream = MEMOI_TARGET_COMPUTE;
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
+    memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
+    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -374,9 +375,12 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
+    if (is_backward) {
+        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
+    }
 
-    memoi_target_group_begin(target, desc->comm,
-                             is_backward ? "scan halo backward" : "scan halo forward", 0);
+    memoi_target_group_begin(target, stream, desc->comm, "scan halo", -1, &own, 1, &others, 1, 0);
     for (r = 0; r < scan->n_ranks; r++) {
         if (memoi_scan_halo_rows(scan, r, scan->rank, &begin, &end))
             memoi_target_message(target, stream, desc->comm, is_backward,

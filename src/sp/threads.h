@@ -264,17 +264,14 @@ MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t
 MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
     const memoi_threads_rank* peer = &me->group->ranks[rank];
     memo_error error;
-    int is_lost = 0;
+    int is_gone, has_failed;
     if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
-    if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) {
-        snprintf(reason, 512, "it has destroyed its communicator");
-        is_lost = 1;
-    } else if (memo_device_status(peer->device, &error)) {
-        snprintf(reason, 512, "its device failed: %.400s", error.message);
-        is_lost = 1;
-    }
+    is_gone = __atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST);
+    has_failed = !is_gone && memo_device_status(peer->device, &error);
+    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
+    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
     memoi_threads_end_work(me, lane);
-    return is_lost;
+    return is_gone || has_failed;
 }
 
 /* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
@@ -282,37 +279,29 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
-    const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    char reason[512], what[MEMO_RANK_TEXT + 96];
     char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
     int is_lost;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
+    snprintf(reason, sizeof reason, "within %g s", me->group->world->desc.timeout_s);
     is_lost = memoi_threads_is_lost(me, lane, peer, reason);
     /* Check again: the rank may have come, and left, before it was lost. */
     if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
 
     if (message) {
-        snprintf(where, sizeof where, "; rank %s %s", rank,
-                 is_send ? "sends to it" : "receives from it");
         snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
                  (long long)message->count, memo_type_name(message->type), rank,
                  is_send ? "sends" : "receives");
     } else { /* numbers of collectives say nothing of messages */
-        snprintf(where, sizeof where, " in %s; rank %s has started %u collectives", call, rank,
-                 n_started);
         snprintf(what, sizeof what, "arrive at %s", call);
         snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
                  __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
-                 n_started);
+                 __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED));
     }
-    if (is_lost)
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
-    else
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
-                           me->group->world->desc.timeout_s, started);
+    MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s %.450s%s",
+                       memoi_threads_rank_text(other, me, peer), me->table.name, what, reason,
+                       started);
 }
 
 /* Meets the other ranks in a call.  Returns 0 if the world has failed. */

@@ -663,11 +663,6 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
                   : memo_copy(device, stream, ON_DEVICE, b->used, t->d_v, b->v_bytes, error);
 }
 
-/* Query heads that read a key head; the latent is one that all read. */
-static int32_t ratio_of(const attention_case* c) {
-    return c->n_q_heads / (c->latent_size ? 1 : c->n_kv_heads);
-}
-
 /* Query heads of a rank's group g of n, as of rank u n + g of ud n. */
 static int64_t group_q_heads(const attention_case* c, int32_t ulysses_rank, int32_t n, int32_t g) {
     const int64_t owner = (int64_t)ulysses_rank * n + g, all = (int64_t)c->ulysses * n;
@@ -677,22 +672,11 @@ static int64_t group_q_heads(const attention_case* c, int32_t ulysses_rank, int3
     return n_heads;
 }
 
-/* No more groups than the rank with most reads key heads, counted one by one; without a ring, than
- * it has query heads. */
+/* No more groups than the rank with most has query heads. */
 static int32_t groups_of(const attention_case* c) {
-    int32_t most = 1;
-    for (int32_t rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
-        int32_t n = 0, last = -1;
-        for (int32_t h = c->n_q_heads * rank / c->ulysses;
-             h < c->n_q_heads * (rank + 1) / c->ulysses; h++) {
-            n += c->ring == 1 || h / ratio_of(c) != last;
-            last = h / ratio_of(c);
-        }
-        if (n > most) most = n;
-    }
-    return c->ulysses_groups > 1 && c->ulysses_groups < most ? c->ulysses_groups
-           : c->ulysses_groups > 1                           ? most
-                                                             : 1;
+    const int32_t most = c->ulysses > 1 ? (c->n_q_heads + c->ulysses - 1) / c->ulysses : 1;
+    if (c->ulysses_groups < 2) return 1;
+    return c->ulysses_groups < most ? c->ulysses_groups : most;
 }
 /* The keys that each query sees, pair by pair.  A query that sees none is between others. */
 static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* end) {

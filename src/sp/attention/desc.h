@@ -124,38 +124,11 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
- * out would be empty, but take buffers. */
-MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
-    int64_t n_groups = 1;
-    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
-        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
-        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
-    }
-    return (int32_t)memob_min(ulysses_groups, n_groups);
-}
-
-/* The shape of one group of heads. */
-MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
-    memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
-    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
-    return part;
-}
-
-MEMOI int memoi_desc_is_replicated(const memoi_shape* shape) {
-    int64_t n = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        const memoi_shape group = memoi_desc_group_of(shape, g);
-        n += memoi_ulysses_heads_needed(&group, 1);
-    }
-    return n > shape->n_kv_heads;
-}
-
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
+    const int64_t n_q = desc->n_q_heads;
+    int64_t n_ranks = desc->sharding.ulysses;
     memo_status status = memoi_desc_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
@@ -189,12 +162,26 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->group = -1;
-    shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
+    shape->n_groups = 1;
+    if (desc->ulysses_groups &&
+        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
+        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_desc_is_replicated(shape);
+    n_ranks *= shape->n_groups;
+    for (int64_t r = 1; r < n_ranks;
+         r++) /* does a rank or group begin within those of a key head? */
+        shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
+}
+
+/* The shape of one group of heads. */
+MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
+    memoi_shape part = *shape;
+    part.group = shape->n_groups > 1 ? group : -1;
+    part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
+    return part;
 }
 
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */

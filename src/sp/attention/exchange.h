@@ -75,7 +75,7 @@ struct memo_exchange {
     int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
     memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
@@ -107,7 +107,7 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
     return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
-    return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + plan->distances[s]];
 }
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
@@ -528,25 +528,17 @@ MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
 }
 
 /* Steps with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
-    const int32_t rd = plan->shape.sharding.ring;
-    for (int32_t s = 2; s <= plan->last_step; s++)
-        for (int32_t i = s; i > 1; i--) {
-            int64_t n[2] = {0, 0};
-            int32_t* distances = plan->distances + i - 1;
-            const int32_t moved = distances[1];
-            for (int32_t r = 0; r < 2 * rd; r++)
-                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
-            if (n[1] >= n[0]) break;
-            distances[1] = distances[0];
-            distances[0] = moved;
-            for (int is_receive = 0; is_receive < 2; is_receive++) {
-                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
-                        moved_rows = rows[1];
-                rows[1] = rows[0];
-                rows[0] = moved_rows;
-            }
-        }
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step;
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++) {
+        order[i].index = plan->distances[1 + i];
+        for (int32_t r = 0; r < rd; r++) order[i].key += counts[order[i].index * rd + r];
+    }
+    if (!scratch->failed) memob_keyed_sort(order, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++)
+        plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
 MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
@@ -590,14 +582,15 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
-                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                    plan->n_rows[i * rd + s] += n_read;
                 }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    if (counts) memoi_exchange_sort_steps(plan, counts);
+    if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
+    plan->arrays.failed |= scratch.failed;
 
     plan->piece_runs =
         MEMOB_ARRAY(&plan->arrays, memo_run,

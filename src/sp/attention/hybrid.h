@@ -5,9 +5,8 @@
  * Ulysses and the ring work. */
 
 struct memo_sp_attention {
+    memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
-    memo_attention attention;
-    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -117,10 +116,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         MEMOI_TARGET_EXCHANGED +
         (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->attention = desc->attention;
-    a->ring = desc->ring;
-    a->nodes = desc->nodes;
-    a->ulysses = desc->ulysses;
+    a->desc = *desc;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
@@ -279,9 +275,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
+    status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;
-    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_comm_meet(attention->desc.ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -345,13 +341,13 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     }
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
-    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.comm = a->desc.ulysses;
     walk->ulysses.staging = walk->buffers.staging;
-    walk->ring.comm = a->ring;
-    walk->ring.attention = &a->attention;
+    walk->ring.comm = a->desc.ring;
+    walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
+    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->desc.nodes, &walk->buffers.nodes);
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 

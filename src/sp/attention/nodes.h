@@ -70,19 +70,6 @@ MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_re
                                rows + b * all_bytes, peer);
 }
 
-/* Announces a crossing, and opens its group of messages. */
-MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
-                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                             int64_t n_writes, int64_t n_bytes) {
-    memoi_target* target = n->ring->target;
-    char name[40];
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
-                          n_bytes);
-    memoi_target_group_begin(target, n->comm, label, number);
-    n->n_crossed++;
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -105,7 +92,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
+                             out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
     for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
@@ -160,8 +149,10 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
-                      n_batch * n_out * row_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
+                             n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                             n_batch * n_out * row_bytes);
     memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
     memoi_nodes_messages(n, d, 1, in, n_in);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
